@@ -2,23 +2,17 @@
 //!
 //! cuBLASLt's matrices are column-major, so it is asked for the transposed product: `cᵀ = bᵀ aᵀ`. The heuristic is asked
 //! once for a shape, and knows sizes, types and alignments only: the same program makes the same bits in each run.
-//!
-//! Note [The choice of an algorithm]. Most products take the heuristic's first algorithm. Large products of short floats with
-//! few terms take the first of eight with custom option 1, where there is one: on an H200, with 768 terms, it is the
-//! best of the eight or within 3 % of it, and 3 to 13 % faster than the first (`docs/notes/0016-cuda.md`). The rule reads sizes and
-//! attributes, never times, so a run's bits do not depend on what a clock said.
+//! Which of its algorithms a product takes is said in `algorithm`.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
 
+use crate::algorithm::{self, Algorithm, Choice, Shape, choice};
 use crate::driver::Handle;
 use crate::error::{CudaError, Result};
 use crate::library::{Library, Wanted, functions};
 use crate::search::Search;
 use crate::step::{Float, Matrix, Product};
-
-/// `cublasLtMatmulAlgo_t`, which the library fills.
-type Algorithm = [u64; 8];
 
 /// `cublasLtMatmulHeuristicResult_t`.
 #[repr(C)]
@@ -51,6 +45,8 @@ functions! {
             Handle, Handle, Handle, Handle, Handle, Handle, Handle, c_int, *mut Heuristic, *mut c_int,
         );
         cublasLtMatmulAlgoConfigGetAttribute(*const Algorithm, c_int, *mut c_void, usize, *mut usize);
+        cublasLtMatmulAlgoConfigSetAttribute(*mut Algorithm, c_int, *const c_void, usize);
+        cublasLtMatmulAlgoCheck(Handle, Handle, Handle, Handle, Handle, Handle, *const Algorithm, *mut Heuristic);
         cublasLtMatmul(
             Handle, Handle, *const c_void, u64, Handle, u64, Handle, *const c_void, u64, Handle, u64, Handle,
             *const Algorithm, u64, usize, Handle,
@@ -77,14 +73,9 @@ const LAYOUT_BATCH_STRIDE: c_int = 6;
 const PREFERENCE_WORKSPACE: c_int = 1;
 const PREFERENCE_ALIGNMENT: [c_int; 4] = [5, 6, 7, 8];
 const TRANSPOSED: c_int = 1;
-const CONFIG_CUSTOM_OPTION: c_int = 5;
 
 /// Algorithms that the heuristic is asked for.
 const CANDIDATES: usize = 8;
-/// Terms up to which a product is short, and elements of the result from which on it is large: Note [The choice of an
-/// algorithm].
-const FEW_TERMS: usize = 1024;
-const MANY_RESULTS: usize = 1 << 20;
 
 /// What distinguishes products for the heuristic: all but addresses, and those to their alignment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -310,24 +301,73 @@ impl Blas {
         let count = usize::try_from(count).unwrap_or(0);
         let usable: Vec<Algorithm> =
             found.iter().take(count).filter(|found| found.state == 0).map(|found| found.algorithm).collect();
-        let options = usable.iter().map(|algorithm| self.custom_option(algorithm));
-        Ok(choice(key, options).and_then(|choice| usable.get(choice).copied()))
+        let known =
+            |algorithm: &Algorithm| algorithm::known(|attribute| self.attribute(algorithm, attribute));
+        let [_, m, n, k] = key.sizes;
+        let is_short = key.matrices.iter().all(|(.., float)| matches!(float, Float::BF16 | Float::F16));
+        let Some(choice) = choice(Shape { m, n, k, is_short }, usable.iter().map(known)) else {
+            return Ok(None);
+        };
+        let chosen = |nth: usize| usable.get(nth).copied();
+        Ok(match choice {
+            Choice::Candidate(nth) => chosen(nth),
+            Choice::Changed(nth) => {
+                let changed = chosen(nth).and_then(|algorithm| self.changed(algorithm));
+                let runs = |algorithm: &Algorithm| {
+                    let mut result = Heuristic::default();
+                    // SAFETY: live handles, an algorithm that the library filled, and room for the result.
+                    let code = unsafe {
+                        (f.cublasLtMatmulAlgoCheck)(
+                            self.handle,
+                            description,
+                            b,
+                            a,
+                            c,
+                            c,
+                            std::ptr::from_ref(algorithm),
+                            &raw mut result,
+                        )
+                    };
+                    code == 0 && result.state == 0 && result.workspace_bytes <= workspace_bytes
+                };
+                changed.filter(runs).or(chosen(nth))
+            }
+        })
     }
 
-    /// An algorithm's custom option; 0 where it has none.
-    fn custom_option(&self, algorithm: &Algorithm) -> u32 {
+    /// An attribute of an algorithm; 0 where it has none.
+    fn attribute(&self, algorithm: &Algorithm, attribute: c_int) -> u32 {
         let (mut value, mut written) = (0u32, 0usize);
-        // SAFETY: an algorithm that the library filled, and room for the attribute's 32 bits.
+        // SAFETY: an algorithm that the library filled, and room for the attribute's bits, at most 32.
         let code = unsafe {
             (self.functions.cublasLtMatmulAlgoConfigGetAttribute)(
                 algorithm,
-                CONFIG_CUSTOM_OPTION,
+                attribute,
                 (&raw mut value).cast(),
-                size_of::<u32>(),
+                algorithm::size(attribute),
                 &raw mut written,
             )
         };
         if code == 0 { value } else { 0 }
+    }
+
+    /// An algorithm with other tiles, if the library takes them: see `algorithm::CHANGES`.
+    fn changed(&self, mut algorithm: Algorithm) -> Option<Algorithm> {
+        for (attribute, value) in algorithm::CHANGES {
+            // SAFETY: an algorithm that the library filled, and a value of the attribute's size.
+            let code = unsafe {
+                (self.functions.cublasLtMatmulAlgoConfigSetAttribute)(
+                    &raw mut algorithm,
+                    attribute,
+                    (&raw const value).cast(),
+                    algorithm::size(attribute),
+                )
+            };
+            if code != 0 {
+                return None;
+            }
+        }
+        Some(algorithm)
     }
 
     fn describe<T>(&self, description: Handle, attribute: c_int, value: &T) -> Result<()> {
@@ -372,18 +412,6 @@ impl Blas {
     }
 }
 
-/// Which of the heuristic's algorithms, whose custom options these are: Note [The choice of an algorithm].
-fn choice(key: &Key, options: impl Iterator<Item = u32>) -> Option<usize> {
-    let options: Vec<u32> = options.collect();
-    let [_, m, n, k] = key.sizes;
-    let is_short = key.matrices.iter().all(|(.., float)| matches!(float, Float::BF16 | Float::F16));
-    let first = (!options.is_empty()).then_some(0);
-    match is_short && k <= FEW_TERMS && m.saturating_mul(n) >= MANY_RESULTS {
-        true => options.iter().position(|&option| option == 1).or(first),
-        false => first,
-    }
-}
-
 fn key(product: &Product) -> Key {
     let Product { batch, m, n, k, a, b, c, .. } = *product;
     let of = |matrix: Matrix, rows: usize, cols: usize| {
@@ -414,22 +442,6 @@ fn arithmetic(key: &Key) -> (c_int, c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_large_product_of_few_terms_takes_the_first_algorithm_with_custom_option_1() {
-        let key = |[m, n, k]: [usize; 3], float| {
-            let matrix = |row| Matrix { address: 512, float, row, col: 1, batch: 0 };
-            let (a, b, c) = (matrix(k), matrix(n), matrix(n));
-            key(&Product { batch: 1, m, n, k, a, b, c, bias: None, alpha: 1.0, beta: 0.0, tf32: false })
-        };
-        let of = |sizes, float, options: &[u32]| choice(&key(sizes, float), options.iter().copied());
-        assert_eq!(of([8192, 2304, 768], Float::BF16, &[0, 3, 1, 1]), Some(2));
-        assert_eq!(of([8192, 2304, 768], Float::BF16, &[0, 3]), Some(0));
-        assert_eq!(of([8192, 2304, 768], Float::F32, &[0, 1]), Some(0));
-        assert_eq!(of([8192, 768, 3072], Float::BF16, &[0, 1]), Some(0));
-        assert_eq!(of([64, 768, 768], Float::BF16, &[0, 1]), Some(0));
-        assert_eq!(of([64, 768, 768], Float::BF16, &[]), None);
-    }
 
     #[test]
     fn only_products_of_32_bits_are_computed_in_tf32_and_only_where_that_is_allowed() {

@@ -11,7 +11,7 @@
 //! | `driver.rs` | `libcuda`: the calls that are used, checked |
 //! | `nvrtc.rs`, `cubin.rs` | text to machine code; the folder that keeps it |
 //! | `step.rs` | what a device is asked to do: launches, products, fills |
-//! | `blas.rs` | cuBLASLt: products, their algorithms by shape |
+//! | `algorithm.rs`, `blas.rs` | which of cuBLASLt's algorithms a product takes; cuBLASLt: products |
 //! | `dnn/` | cuDNN's graph API: convolutions, their plans by shape |
 //! | `streams.rs` | streams and events |
 //! | `pinned.rs`, `faults.rs` | host memory that the device sees: for copies, and for errors that kernels find |
@@ -23,6 +23,7 @@
 
 #![deny(unsafe_code)]
 
+mod algorithm;
 #[allow(unsafe_code)]
 mod blas;
 mod cubin;

@@ -239,16 +239,25 @@ fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
     }
 }
 
-/// Attention by tiles, forward and backward: widths, types, causal or not, grouped heads.
+/// Attention by tiles, forward and backward, of a projection with a bias and of one without: widths, types, causal or not, grouped heads.
 fn attend_in_short_floats(device: &Device) {
     for (dim, causal, dtype) in [64, 80, 128].into_iter().flat_map(|dim| {
         let types = [DType::BF16, DType::F16];
         types.into_iter().flat_map(move |dtype| [true, false].map(|causal| (dim, causal, dtype)))
     }) {
-        let x = Tensor::zeros(&[2, 77, 8 * dim], device).unwrap().to_dtype(dtype).unwrap();
-        let x = x.requires_grad_(true).unwrap();
-        let options = AttentionOptions { is_causal: causal, ..AttentionOptions::default() };
-        x.packed_attention(4, 2, options).unwrap().sum().unwrap().backward().unwrap();
+        let of = |shape: &[usize]| {
+            let x = Tensor::zeros(shape, device).unwrap().to_dtype(dtype).unwrap();
+            x.requires_grad_(true).unwrap()
+        };
+        let (x, w, bias) = (of(&[2, 77, 8]), of(&[8 * dim, 8]), of(&[8 * dim]));
+        for bias in [None, Some(&bias)] {
+            let options = AttentionOptions { is_causal: causal, ..AttentionOptions::default() };
+            let y = x.linear(&w, bias).unwrap().packed_attention(4, 2, options).unwrap().sum().unwrap();
+            let (done, times) = cuda_kernel_times(|| y.backward());
+            done.unwrap();
+            // The bias's gradient comes with that of the packed tensor.
+            assert!(times.iter().all(|time| time.op != "sum"), "{times:?}");
+        }
     }
 }
 

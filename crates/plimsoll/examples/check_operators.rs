@@ -20,6 +20,19 @@ fn packed(tokens: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: 
     })
 }
 
+/// The same after a projection with a bias, whose gradient attention's kernels add up.
+fn projected(tokens: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: bool) -> Case {
+    let name =
+        format!("bias of {tokens} tokens, {heads} heads of {dim}, {kv_heads} of keys, causal {causal}");
+    let width = (heads + 2 * kv_heads) * dim;
+    let shapes: [&[usize]; 4] = [&[2, tokens, 8], &[width, 8], &[width], &[2, tokens, heads * dim]];
+    Case::new(name, &shapes, move |ins| {
+        let options = AttentionOptions { is_causal: causal, ..AttentionOptions::default() };
+        let packed = ins[0].linear(ins[1], Some(ins[2]))?;
+        Ok(std::iter::once(packed.packed_attention(heads, kv_heads, options)?.mul(ins[3])?).collect())
+    })
+}
+
 /// The same of three tensors, with as many keys as wanted.
 fn apart(queries: usize, keys: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: bool) -> Case {
     let name = format!(
@@ -45,6 +58,8 @@ fn attention_by_tiles() -> Vec<Case> {
                 packed(64, (2, 1), dim, true),
                 packed(300, (4, 1), dim, true),
                 packed(1, (2, 2), dim, true),
+                projected(197, (2, 2), dim, false),
+                projected(130, (4, 2), dim, true),
                 apart(100, 333, (2, 2), dim, false),
                 apart(333, 100, (4, 2), dim, true),
                 apart(70, 333, (2, 1), dim, true),

@@ -10,6 +10,7 @@
 //! - `settings=…`: the allocator's, in the format of `PYTORCH_ALLOC_CONF`, which counts otherwise; without both, expandable segments;
 //! - `--capture`: steps are captured after the third and replayed;
 //! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
+//! - `checksum` shows one number of the bits of all losses and parameters after the steps;
 //! - `times` shows the slowest kernels of one more step.
 
 #![allow(clippy::print_stdout, reason = "an example")]
@@ -21,7 +22,7 @@ use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{CapturedStep, DType, Device, Result, Tensor};
-use support::Arguments;
+use support::{Arguments, Trained};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -74,6 +75,12 @@ impl<M: Language> Training<M> {
         let short = arguments.get(4, "f32") == "bf16";
         Ok(Training { model, adam: adam.with_master_weights(), tokens, targets, short })
     }
+}
+
+impl<M: Language> Trained for Training<M> {
+    fn model(&self) -> &dyn Module {
+        &self.model
+    }
 
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
         let Training { model, adam, tokens, targets, short } = self;
@@ -111,7 +118,7 @@ fn run<M: Language>(
     let mut training = training(recompute, &device)?;
     let (count, length) = batch(arguments);
     let steps = arguments.get(5, "10").parse()?;
-    support::show(arguments, &device, steps, (count * length, "tokens"), |captured| training.step(captured))
+    support::show(arguments, &device, steps, (count * length, "tokens"), &mut training)
 }
 
 fn gpt2(arguments: &Arguments, config: &Gpt2Config) -> std::result::Result<(), Failure> {

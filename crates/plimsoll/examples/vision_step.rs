@@ -10,6 +10,7 @@
 //! - `settings=…`: the allocator's, in the format of `PYTORCH_ALLOC_CONF`, which counts otherwise; without both, expandable segments;
 //! - `--capture`: steps are captured after the third and replayed;
 //! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
+//! - `checksum` shows one number of the bits of all losses and parameters after the steps;
 //! - `times` shows the slowest kernels of one more step.
 
 #![allow(clippy::print_stdout, reason = "an example")]
@@ -21,7 +22,7 @@ use plimsoll::models::{ResNet, ResNetConfig, Vit, VitConfig};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{CapturedStep, DType, Device, MemoryFormat, Result, Tensor};
-use support::Arguments;
+use support::{Arguments, Trained};
 
 type Failure = Box<dyn std::error::Error>;
 
@@ -92,6 +93,17 @@ impl<M: Module> Training<M> {
         Ok(Training { model, optimizer, images, labels, short: kind == "bf16" })
     }
 
+    fn show(mut self, arguments: &Arguments, device: &Device) -> std::result::Result<(), Failure> {
+        let (steps, batch) = (arguments.get(4, "20").parse()?, self.labels.numel());
+        support::show(arguments, device, steps, (batch, "images"), &mut self)
+    }
+}
+
+impl<M: Module> Trained for Training<M> {
+    fn model(&self) -> &dyn Module {
+        &self.model
+    }
+
     fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor> {
         let Training { model, optimizer, images, labels, short } = self;
         let step = |inputs: &[Tensor], optimizers: &mut [&mut dyn Optimizer]| -> Result<Vec<Tensor>> {
@@ -108,11 +120,6 @@ impl<M: Module> Training<M> {
             None => step(&[images.clone(), labels.clone()], &mut [optimizer.as_mut()])?,
         };
         Ok(outputs[0].detach())
-    }
-
-    fn show(mut self, arguments: &Arguments, device: &Device) -> std::result::Result<(), Failure> {
-        let (steps, batch) = (arguments.get(4, "20").parse()?, self.labels.numel());
-        support::show(arguments, device, steps, (batch, "images"), |captured| self.step(captured))
     }
 }
 

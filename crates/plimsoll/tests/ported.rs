@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
+mod on_device;
 mod ported {
     pub(crate) mod char_lstm;
     pub(crate) mod detector;
@@ -46,7 +47,7 @@ fn fill(model: &impl Module) -> Result<()> {
     Ok(())
 }
 
-/// Losses within four times PyTorch's own difference between 32 and 64 bits, or a hundred-thousandth.
+/// Losses within four times PyTorch's own difference between 32 and 64 bits, or a hundred-thousandth; on a GPU four times as far.
 fn check(script: &str, losses: &[f32]) {
     let all: Value = serde_json::from_str(include_str!("fixtures/scripts.json")).unwrap();
     let [single, double] = ["float32", "float64"]
@@ -54,6 +55,7 @@ fn check(script: &str, losses: &[f32]) {
     assert_eq!(losses.len(), double.len(), "{script}");
     for (step, &loss) in losses.iter().enumerate() {
         let allowed = (4.0 * (single[step] - double[step]).abs()).max(1e-5 * double[step].abs().max(0.1));
+        let allowed = allowed * on_device::allowance();
         let off = (f64::from(loss) - double[step]).abs();
         assert!(off <= allowed, "{script}, step {step}: {loss}, PyTorch's {} ({off} off)", double[step]);
     }
@@ -117,7 +119,10 @@ fn training_in_float16_with_a_scaler_skips_and_grows_at_pytorchs_steps() {
     let found = ported::half::losses_and_scales().unwrap();
     assert_eq!(found.len(), expected.len());
     for (step, (found, expected)) in found.chunks(2).zip(expected.chunks(2)).enumerate() {
-        assert!((found[0] - expected[0]).abs() < 4e-3, "step {step}: {found:?}, PyTorch's {expected:?}");
+        assert!(
+            (found[0] - expected[0]).abs() < 4e-3 * on_device::allowance(),
+            "step {step}: {found:?}, PyTorch's {expected:?}"
+        );
         assert_eq!(found[1], expected[1], "the scale after step {step}");
     }
 }

@@ -2,16 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
+mod on_device;
+
+use on_device::seeded;
 use plimsoll::op::Reduction;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
-use plimsoll::{CpuConfig, DType, Device, Result, Tensor, no_grad};
-
-/// A device of its own, so that tests that run at once draw their own numbers.
-fn seeded() -> Device {
-    let device = Device::cpu_with(CpuConfig::default());
-    device.manual_seed(0);
-    device
-}
+use plimsoll::{DType, Device, Result, Tensor, no_grad};
 
 fn parameter(shape: &[usize], device: &Device) -> Tensor {
     let std = 1.0 / (*shape.last().unwrap() as f64).sqrt();

@@ -71,7 +71,18 @@ pub(crate) fn backward(call: &mut CudaCall<'_>, gradient: &str, value: &str, sum
     let args = args.size(rows).size(cols).size(part);
     call.launch(source, [blocks, parts, 1], u32::try_from(threads).unwrap_or(32), args)?;
     let Some(to) = rest.first() else { return Ok(()) };
+    add_parts(call, *to, (call.scratch_address(), parts), cols, dtype)
+}
+
+/// The sum of so many parts of `cols` numbers, in one order; `dtype` is that of what the parts were made of.
+pub(super) fn add_parts(
+    call: &mut CudaCall<'_>,
+    to: Placed<'_>,
+    (at, parts): (u64, usize),
+    cols: usize,
+    dtype: DType,
+) -> Result<()> {
     let source = typed(call, TEXT, dtype).with("PASS", "1");
-    let args = Args::new().address(to.address).address(call.scratch_address()).size(parts).size(cols);
+    let args = Args::new().address(to.address).address(at).size(parts).size(cols);
     call.launch(source, [cols.div_ceil(32), 1, 1], 1024, args)
 }

@@ -207,24 +207,29 @@ impl Attended<'_> {
         Ok(())
     }
 
-    /// The gradients of queries, keys and values, which are all written.
+    /// The gradients of queries, keys and values, which are all written. Says whether it wrote `row_sum` too, the sum of the rows of
+    /// the packed tensor that the three are.
     pub(crate) fn backward(
         &self,
         call: &mut CudaCall<'_>,
         [q, k, v]: [Heads; 3],
         [out, grad]: [Heads; 2],
         log_sums: Placed<'_>,
-        [to_q, to_k, to_v]: [Heads; 3],
-    ) -> Result<()> {
+        ([to_q, to_k, to_v], row_sum): ([Heads; 3], Option<Placed<'_>>),
+    ) -> Result<bool> {
         if self.by_tiles {
-            return self.backward_by_tiles(call, [q, k, v], [out, grad], log_sums, [to_q, to_k, to_v]);
+            let to = ([to_q, to_k, to_v], row_sum);
+            return self.backward_by_tiles(call, [q, k, v], [out, grad], log_sums, to);
         }
         let Sizes { heads: all_heads, kv_heads, keys, dim, value_dim, .. } = self.shape;
         let accumulator = self.dtype.accumulator();
         let ((s_wide, p_narrow), (dp_wide, ds_narrow)) = (self.buffers(call, 0), self.buffers(call, 1));
         if keys == 0 || self.shape.queries == 0 {
             let outs = call.outs.clone();
-            return outs.into_iter().try_for_each(|out| super::elementwise::fill(call, 0.0, out));
+            return outs
+                .into_iter()
+                .try_for_each(|out| super::elementwise::fill(call, 0.0, out))
+                .map(|()| true);
         }
         for part in self.parts() {
             let Part { heads, queries, first_head, first_query, .. } = part;
@@ -254,6 +259,6 @@ impl Attended<'_> {
             let to_k = self.of_keys(to_k, &part);
             product(call, [heads, keys, dim, queries], ds.transposed(), of_q, to_k, None, keep)?;
         }
-        Ok(())
+        Ok(false)
     }
 }

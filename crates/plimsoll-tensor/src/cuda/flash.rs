@@ -8,7 +8,7 @@ use plimsoll_cuda::{Args, Launch, Source, Step};
 
 use super::attention::{Attended, Heads, Sizes};
 use super::flash_pass::{Pass, Tiled};
-use super::{CudaCall, Placed, flash_wgmma};
+use super::{CudaCall, Placed, activation, flash_wgmma};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
@@ -89,6 +89,19 @@ pub(crate) fn scratch(sizes: &Sizes) -> u64 {
     (sizes.batch * sizes.heads * padded(sizes) * 8) as u64
 }
 
+/// Columns of a packed tensor, and the parts into which [`Attended::backward_by_tiles`] cuts the sum of its gradient's rows: for each batch
+/// one of every 64 rows. `None` where the kernels make none.
+fn sums(sizes: &Sizes, facts: DeviceFacts) -> Option<(usize, usize)> {
+    let &Sizes { batch, heads, kv_heads, keys, dim, .. } = sizes;
+    let parts = batch * keys.div_ceil(flash_wgmma::GROUP_ROWS);
+    flash_wgmma::takes(sizes, facts).then_some(((heads + 2 * kv_heads) * dim, parts))
+}
+
+/// Bytes of scratch for those parts.
+pub(crate) fn sums_scratch(sizes: &Sizes, facts: DeviceFacts) -> Option<u64> {
+    sums(sizes, facts).map(|(cols, parts)| (cols * parts * 4) as u64)
+}
+
 /// The kernel's `Shape`.
 fn words(sizes: &Sizes, spread: bool, operands: [Heads; 7]) -> Vec<u64> {
     let &Sizes { batch, heads, kv_heads, queries, keys, .. } = sizes;
@@ -98,7 +111,7 @@ fn words(sizes: &Sizes, spread: bool, operands: [Heads; 7]) -> Vec<u64> {
 
 impl Attended<'_> {
     /// The kernel of a pass: it follows from sizes, types and the device's compute capability.
-    fn kernel(&self, call: &CudaCall<'_>, pass: Pass) -> Tiled {
+    fn kernel(&self, call: &CudaCall<'_>, pass: Pass, row_sum: bool) -> Tiled {
         let flag = |on: bool| if on { "1" } else { "0" };
         let dim = self.shape.dim;
         let given = |source: Source| {
@@ -109,7 +122,9 @@ impl Attended<'_> {
                 .with("PASS", (pass as u8).to_string())
         };
         if flash_wgmma::takes(&self.shape, call.facts) {
-            return flash_wgmma::tiled(pass, dim, |text| given(call.source(text)));
+            return flash_wgmma::tiled(pass, dim, |text| {
+                given(call.source(text)).with("SUMS", flag(row_sum))
+            });
         }
         let tiling = Tiling::of(pass, dim);
         let source = given(call.source(TEXT))
@@ -125,12 +140,12 @@ impl Attended<'_> {
     fn tiled(
         &self,
         call: &mut CudaCall<'_>,
-        pass: Pass,
+        (pass, row_sum): (Pass, bool),
         (pairs, rows): (usize, usize),
         operands: [Heads; 7],
         args: Args,
     ) -> Result<()> {
-        let kernel = self.kernel(call, pass);
+        let kernel = self.kernel(call, pass, row_sum);
         let blocks = pairs * rows.div_ceil(kernel.rows);
         let Ok(grid) = u32::try_from(blocks) else {
             return Err(Error::argument(call.op(), format!("too large for one launch: {blocks} blocks")));
@@ -159,28 +174,45 @@ impl Attended<'_> {
         let Sizes { batch, heads, queries, .. } = self.shape;
         let args = Args::new().address(out.address).address(log_sums.address);
         let args = [q, k, v].iter().fold(args, |args, x| args.address(x.address));
-        self.tiled(call, Pass::Forward, (batch * heads, queries), [q, k, v, out, out, out, out], args)
+        self.tiled(
+            call,
+            (Pass::Forward, false),
+            (batch * heads, queries),
+            [q, k, v, out, out, out, out],
+            args,
+        )
     }
 
-    /// The gradients of queries, keys and values, which are all written.
+    /// The gradients of queries, keys and values, which are all written. Says whether it wrote `row_sum`, the sum of the rows of the
+    /// packed tensor that the three are.
     pub(super) fn backward_by_tiles(
         &self,
         call: &mut CudaCall<'_>,
         [q, k, v]: [Heads; 3],
         [out, grad]: [Heads; 2],
         log_sums: Placed<'_>,
-        [to_q, to_k, to_v]: [Heads; 3],
-    ) -> Result<()> {
+        ([to_q, to_k, to_v], row_sum): ([Heads; 3], Option<Placed<'_>>),
+    ) -> Result<bool> {
         let Sizes { batch, heads, kv_heads, queries, keys, .. } = self.shape;
         let numbers = call.scratch_address();
+        let parts_at = numbers + scratch(&self.shape);
+        let sums = sums(&self.shape, call.facts);
+        // Only the kernels that make parts of the sum have the argument.
+        let with_sums = |args: Args| if sums.is_some() { args.address(parts_at) } else { args };
+        let sums = sums.zip(row_sum);
         let args = Args::new().address(to_q.address).address(numbers);
         let args = [q, k, v, out, grad].iter().fold(args, |args, x| args.address(x.address));
-        let args = args.address(log_sums.address).size(padded(&self.shape));
-        self.tiled(call, Pass::Queries, (batch * heads, queries), [q, k, v, out, grad, to_q, to_q], args)?;
+        let args = with_sums(args.address(log_sums.address).size(padded(&self.shape)));
+        let operands = [q, k, v, out, grad, to_q, to_q];
+        self.tiled(call, (Pass::Queries, sums.is_some()), (batch * heads, queries), operands, args)?;
         let args = Args::new().address(to_k.address).address(to_v.address).address(numbers);
         let args = [q, k, v, grad].iter().fold(args, |args, x| args.address(x.address));
-        let args = args.size(padded(&self.shape));
-        self.tiled(call, Pass::Keys, (batch * kv_heads, keys), [q, k, v, out, grad, to_k, to_v], args)
+        let args = with_sums(args.size(padded(&self.shape)));
+        let operands = [q, k, v, out, grad, to_k, to_v];
+        self.tiled(call, (Pass::Keys, sums.is_some()), (batch * kv_heads, keys), operands, args)?;
+        let Some(((cols, parts), to)) = sums else { return Ok(false) };
+        activation::add_parts(call, to, (parts_at, parts), cols, self.dtype)?;
+        Ok(true)
     }
 }
 

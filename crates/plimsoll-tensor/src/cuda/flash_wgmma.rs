@@ -14,6 +14,9 @@ const TEXT: &str = concat!(include_str!("kernels/wgmma.cu"), include_str!("kerne
 /// The compute capability that has `wgmma`; later ones have other instructions.
 const HOPPER: (i32, i32) = (9, 0);
 
+/// Rows that a warpgroup owns.
+pub(super) const GROUP_ROWS: usize = 64;
+
 /// Rows below which the kernels' 32-bit numbers hold each row's place.
 const MOST_ROWS: usize = 1 << 30;
 
@@ -50,7 +53,7 @@ impl Tiling {
     }
 
     fn rows(self) -> usize {
-        self.groups * 64
+        self.groups * GROUP_ROWS
     }
 
     fn threads(self) -> usize {

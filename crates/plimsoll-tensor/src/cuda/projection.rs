@@ -39,12 +39,12 @@ pub(crate) struct Projected {
 const TILE: usize = 128;
 
 impl Projected {
-    /// Bytes that the logits of some rows may take: four times as many as the input, as a transformer's perceptron takes inside.
-    /// The weight's gradient is read and written once for each of these parts, which short floats, whose products are fast,
-    /// would notice.
+    /// Bytes that the logits of some rows may take: of short floats 5.5 times as many as the input. A transformer's perceptron takes four
+    /// times as many inside, beside more that is kept. The weight's gradient is read and written once for each of these parts, which short
+    /// floats, whose products are fast, would notice; and a product of few columns needs many rows to keep a GPU busy.
     fn logits_bytes(&self, dtype: DType) -> usize {
-        let (least, inputs) = if dtype.size() == 2 { (128 << 20, 4) } else { (64 << 20, 2) };
-        least.max(inputs * self.rows * self.dim * dtype.size())
+        let (least, half_inputs) = if dtype.size() == 2 { (128 << 20, 11) } else { (64 << 20, 4) };
+        least.max(half_inputs * self.rows * self.dim * dtype.size() / 2)
     }
 
     /// Rows whose logits are there at a time.

@@ -6,10 +6,11 @@ use plimsoll::models::layers_to_recompute;
 use plimsoll::{Device, SimConfig};
 
 #[allow(unused_imports, reason = "each example uses a part of them")]
-pub(crate) use steps::show;
+pub(crate) use steps::{Trained, show};
 
 /// The arguments of this program: by number, options `name=value`, and switches.
 #[allow(dead_code, reason = "each example uses a part of them")]
+#[derive(Default)]
 pub(crate) struct Arguments {
     numbered: Vec<String>,
     options: Vec<(String, String)>,
@@ -17,17 +18,20 @@ pub(crate) struct Arguments {
     pub(crate) captures: bool,
     /// `times`: whether the slowest kernels are shown.
     pub(crate) times: bool,
+    /// `checksum`: whether the bits of losses and parameters are summed up.
+    pub(crate) checksum: bool,
 }
 
 #[allow(dead_code, reason = "each example uses a part of them")]
 impl Arguments {
     pub(crate) fn read() -> Arguments {
-        let mut read = Arguments { numbered: Vec::new(), options: Vec::new(), captures: false, times: false };
+        let mut read = Arguments::default();
         for argument in std::env::args().skip(1) {
             match argument.split_once('=') {
                 Some((name, value)) => read.options.push((name.to_owned(), value.to_owned())),
                 None if argument == "--capture" => read.captures = true,
                 None if argument == "times" => read.times = true,
+                None if argument == "checksum" => read.checksum = true,
                 None => read.numbered.push(argument),
             }
         }

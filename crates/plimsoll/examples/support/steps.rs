@@ -3,19 +3,29 @@
 use std::time::Instant;
 
 use plimsoll::memory::{self, HistoryOptions};
+use plimsoll::nn::Module;
 use plimsoll::{CapturedStep, Device, Result, Tensor};
 
 use super::Arguments;
 
+/// What is trained.
+#[allow(dead_code, reason = "each example uses a part of them")]
+pub(crate) trait Trained {
+    /// One step, captured or not; its loss.
+    fn step(&mut self, captured: Option<&mut CapturedStep>) -> Result<Tensor>;
+    fn model(&self) -> &dyn Module;
+}
+
 /// Takes `count` steps, each of which gives its loss, and prints what they cost; `per_step` is how many of `unit` each has. With
-/// `snapshot=FILE` the device's history is saved, with `times` the slowest kernels of one more step are shown.
+/// `checksum` the bits of losses and parameters are summed up, with `snapshot=FILE` the device's history is saved, with `times` the slowest
+/// kernels of one more step are shown.
 #[allow(dead_code, reason = "each example uses a part of them")]
 pub(crate) fn show(
     arguments: &Arguments,
     device: &Device,
     count: usize,
     (per_step, unit): (usize, &str),
-    mut step: impl FnMut(Option<&mut CapturedStep>) -> Result<Tensor>,
+    training: &mut impl Trained,
 ) -> std::result::Result<(), Box<dyn std::error::Error>> {
     let (mut times, mut losses, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
     let mut captured = arguments.captures.then(|| CapturedStep::new(device));
@@ -28,7 +38,7 @@ pub(crate) fn show(
     for number in 0..count {
         device.mark_step(number as u64);
         let start = Instant::now();
-        let loss = step(captured.as_mut())?;
+        let loss = training.step(captured.as_mut())?;
         hosts.push(start.elapsed().as_secs_f64() * 1e3);
         device.synchronize()?;
         times.push(start.elapsed().as_secs_f64() * 1e3);
@@ -45,13 +55,29 @@ pub(crate) fn show(
     let rate = per_step as f64 / median(&times) * 1e3;
     println!("first step {first:.1} ms, median {:.2} ms, {rate:.0} {unit}/s", median(&times));
     println!("peak allocated {} reserved {}", device.max_memory_allocated(), device.max_memory_reserved());
+    if let Some(outside) = device.outside_bytes() {
+        let reserved = device.memory_reserved();
+        println!("of the GPU {} in use: reserved {reserved}, outside {outside}", reserved + outside);
+    }
+    if arguments.checksum {
+        println!("checksum {:016x}", checksum(&losses, training.model())?);
+    }
     if let Some(path) = arguments.option("snapshot") {
         memory::save_snapshot(device, path)?;
     }
     if arguments.times {
-        show_kernels(|| step(None).map(drop))?;
+        show_kernels(|| training.step(None).map(drop))?;
     }
     Ok(())
+}
+
+/// One number of the bits of all losses and parameters (FNV-1a, by words): two runs with the same bits have the same.
+fn checksum(losses: &[f32], model: &dyn Module) -> Result<u64> {
+    let add = |sum: u64, x: &f32| (sum ^ u64::from(x.to_bits())).wrapping_mul(0x100_0000_01b3);
+    let start = losses.iter().fold(0xcbf2_9ce4_8422_2325, add);
+    model.parameters().iter().try_fold(start, |sum, parameter| {
+        Ok(parameter.detach().float()?.to_vec::<f32>()?.iter().fold(sum, add))
+    })
 }
 
 /// The slowest kernels of a step on a GPU.

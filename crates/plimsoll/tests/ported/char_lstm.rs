@@ -2,7 +2,7 @@
 
 use plimsoll::nn::{Embedding, LSTM, LayerNorm, Linear, Module, PackedSequence, RecurrentOptions, Scope};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{CrossEntropyOptions, Device, Result, Tensor, members};
+use plimsoll::{CrossEntropyOptions, Result, Tensor, members};
 
 use crate::fill;
 
@@ -37,7 +37,7 @@ impl CharLstm {
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let model = CharLstm::new(&Scope::new(&device, 1), 13, 10, 12)?;
     fill(&model)?;
     let criterion =

@@ -3,7 +3,7 @@
 use plimsoll::nn::{Conv2d, Module, ReLU, Scope, Sequential};
 use plimsoll::op::Reduction;
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{Device, Result, Tensor, members};
+use plimsoll::{Result, Tensor, members};
 
 use crate::{fill, tensor};
 
@@ -66,7 +66,7 @@ impl Detector {
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let model = Detector::new(&Scope::new(&device, 1), 3)?;
     fill(&model)?;
     let options = |lr: f64| SgdOptions { lr, momentum: 0.9, ..SgdOptions::default() };

@@ -2,7 +2,7 @@
 
 use plimsoll::nn::{Conv1d, Conv2d, GroupNorm, Linear, Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{DType, Device, InterpolateMode, ResizeTo, Result, Tensor, members, no_grad};
+use plimsoll::{DType, InterpolateMode, ResizeTo, Result, Tensor, members, no_grad};
 
 use crate::{fill, tensor};
 
@@ -128,7 +128,7 @@ impl UNet {
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let model = UNet::new(&Scope::new(&device, 1), 8, 16)?;
     fill(&model)?;
     let average = model.parameters().iter().map(|p| p.detach().copy()).collect::<Result<Vec<_>>>()?;

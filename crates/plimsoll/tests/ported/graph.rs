@@ -3,7 +3,7 @@
 use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};
 use plimsoll::op::Reduction;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Device, Result, ScatterReduction, Tensor, members};
+use plimsoll::{Result, ScatterReduction, Tensor, members};
 
 use crate::{fill, tensor};
 
@@ -84,7 +84,7 @@ impl GraphNet {
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let model = GraphNet::new(&Scope::new(&device, 1))?;
     fill(&model)?;
     let options = AdamOptions { lr: 0.01, weight_decay: 5e-4, ..AdamOptions::default() };

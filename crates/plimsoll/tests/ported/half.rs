@@ -4,7 +4,7 @@ use plimsoll::amp::{GradScaler, GradScalerState};
 use plimsoll::autocast::autocast;
 use plimsoll::nn::{Conv2d, GroupNorm, Linear, Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
-use plimsoll::{CrossEntropyOptions, DType, Device, MaxPool2dOptions, Result, Tensor, members};
+use plimsoll::{CrossEntropyOptions, DType, MaxPool2dOptions, Result, Tensor, members};
 
 use crate::{fill, tensor};
 
@@ -26,7 +26,7 @@ impl Module for Net {
 }
 
 pub(crate) fn losses_and_scales() -> Result<Vec<f64>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let s = Scope::new(&device, 1);
     let model = Net {
         conv: Conv2d::new(&s.at("conv"), 1, 6, 3)?.padding(1),

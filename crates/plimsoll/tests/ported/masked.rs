@@ -3,7 +3,7 @@
 use plimsoll::nn::{Conv2d, Conv2dConfig, Init, LayerNorm, Linear, Module, Parameter, Scope};
 use plimsoll::optim::lr_scheduler::{OneCycleLr, Scheduler};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
-use plimsoll::{AttentionOptions, Device, Result, Tensor, WindowOptions, members};
+use plimsoll::{AttentionOptions, Result, Tensor, WindowOptions, members};
 
 use crate::{fill, tensor};
 
@@ -64,7 +64,7 @@ impl Masked {
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let model = Masked::new(&Scope::new(&device, 1), 12)?;
     fill(&model)?;
     let (decayed, rest): (Vec<Tensor>, Vec<Tensor>) =

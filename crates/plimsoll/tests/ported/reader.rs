@@ -4,7 +4,7 @@
 use plimsoll::nn::{Conv2d, GRU, Linear, Module, RecurrentOptions, Scope};
 use plimsoll::op::Reduction;
 use plimsoll::optim::{Optimizer, RmsProp, RmsPropOptions, clip_grad_norm_};
-use plimsoll::{Device, GridPadding, GridSampleOptions, MaxPool2dOptions, Result, Tensor, members};
+use plimsoll::{GridPadding, GridSampleOptions, MaxPool2dOptions, Result, Tensor, members};
 
 use crate::{fill, tensor};
 
@@ -31,7 +31,7 @@ impl Module for Reader {
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let s = Scope::new(&device, 1);
     let two_way = RecurrentOptions { bidirectional: true, ..RecurrentOptions::default() };
     let model = Reader {

@@ -3,7 +3,7 @@
 use plimsoll::nn::{BatchNorm2d, Conv2d, Linear, Module, Scope};
 use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-use plimsoll::{Device, MaxPool2dOptions, Result, Tensor, members};
+use plimsoll::{MaxPool2dOptions, Result, Tensor, members};
 
 use crate::{fill, tensor};
 
@@ -51,7 +51,7 @@ fn contrastive(a: &Tensor, b: &Tensor, same: &Tensor, margin: f64) -> Result<Ten
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let model = Siamese::new(&Scope::new(&device, 1))?;
     fill(&model)?;
     let options =

@@ -6,7 +6,7 @@ use plimsoll::nn::{
     WeightNorm,
 };
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Device, Result, Tensor, members, no_grad};
+use plimsoll::{Result, Tensor, members, no_grad};
 
 use crate::{fill, tensor};
 
@@ -54,7 +54,7 @@ fn start(model: &impl Module) -> Result<()> {
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let scope = Scope::new(&device, 1);
     let (j, p) = (scope.at("judge"), scope.at("painter"));
     let conv = |at: &str, inputs, outputs| {

@@ -3,7 +3,7 @@
 use plimsoll::nn::{Embedding, GRU, GRUCell, Linear, Module, RecurrentOptions, Scope};
 use plimsoll::optim::lr_scheduler::{LambdaLr, Scheduler};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_value_};
-use plimsoll::{CrossEntropyOptions, Device, Result, Tensor, members};
+use plimsoll::{CrossEntropyOptions, Result, Tensor, members};
 
 use crate::fill;
 
@@ -60,7 +60,7 @@ impl Translator {
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let model = Translator::new(&Scope::new(&device, 1), 14, 8, 10)?;
     fill(&model)?;
     let mut optimizer = AdamW::new(model.parameters(), AdamWOptions { lr: 5e-3, ..AdamWOptions::default() });

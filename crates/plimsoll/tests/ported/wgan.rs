@@ -5,7 +5,7 @@ use plimsoll::nn::{
     BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, GroupNorm, Linear, Module, Scope,
 };
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
-use plimsoll::{Device, Result, Tensor, members};
+use plimsoll::{Result, Tensor, members};
 
 use crate::{fill, tensor};
 
@@ -57,7 +57,7 @@ fn gradient_penalty(critic: &Critic, real: &Tensor, fake: &Tensor, alpha: &Tenso
 }
 
 pub(crate) fn losses() -> Result<Vec<f32>> {
-    let device = Device::cpu();
+    let device = crate::on_device::device();
     let scope = Scope::new(&device, 1);
     let (c, g) = (scope.at("critic"), scope.at("generator"));
     let critic = Critic {

@@ -1,7 +1,8 @@
 // Attention by tiles with wgmma, for bf16 and f16 on compute capability 9.0: what flash.cu computes, with the same arguments. Defined
 // before: HALF, D, CAUSAL and PASS as there (0 forward, 1 the gradient of queries, 2 those of keys and values); GROUPS: warpgroups of a
 // block, each of which owns 64 rows; N: the others that it goes through at a time; STAGES: such steps in shared memory; BLOCKS: how many
-// share a multiprocessor. One block's products run beside another's exponentials, so a warpgroup simply waits for its own.
+// share a multiprocessor; SUMS: whether the gradients of a packed tensor come with parts of the sum of its rows, a part for each 64 rows of a
+// batch. One block's products run beside another's exponentials, so a warpgroup simply waits for its own.
 
 #define M (GROUPS * 64)
 
@@ -43,6 +44,11 @@ INLINE void cut(float (&p)[N / 2], int query, int key, int keys, float nothing) 
             for (int i = 0; i < 2; i++)
                 if (n * 8 + i >= left) p[n * 4 + h * 2 + i] = nothing;
     }
+}
+
+// Where the part of the sum that begins at row `first` of a batch has its first column.
+INLINE float* sums_of(float* sums, const Shape& s, int batch, i64 rows, int first, i64 column) {
+    return sums + (batch * ((rows + 63) / 64) + first / 64) * ((s.heads + 2 * s.kv_heads) * D) + column;
 }
 
 #if PASS == 0
@@ -148,7 +154,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
 // the sum of output times gradient.
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     u16* to_q, float2* numbers, const u16* q, const u16* k, const u16* v, const u16* o, const u16* grad, const float* log_sums, i64 padded,
-    float scale, const __grid_constant__ Shape s
+    float* sums, float scale, const __grid_constant__ Shape s
 ) {
     OWN(queries)
     tile = tiles - 1 - tile;
@@ -231,11 +237,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     }
     if (my_steps == 0) return;
     put<M>(to_q + batch * s.to[0] + head * s.to[1], s.to[2], dq, scale, mine, queries, own_q, group);
+    if (SUMS) sum_rows<M>(sums_of(sums, s, batch, s.queries, mine, head * D), queries - mine, own_q);
 }
 #else
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
-    u16* to_k, u16* to_v, const float2* numbers, const u16* q, const u16* k, const u16* v, const u16* grad, i64 padded, float scale,
-    const __grid_constant__ Shape s
+    u16* to_k, u16* to_v, const float2* numbers, const u16* q, const u16* k, const u16* v, const u16* grad, i64 padded, float* sums,
+    float scale, const __grid_constant__ Shape s
 ) {
     OWN(keys)
     const int batch = pair / (int)s.kv_heads, kv = pair % (int)s.kv_heads, heads = (int)(s.heads / s.kv_heads);
@@ -334,5 +341,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS) kernel(
     if (mine >= keys) return;
     put<M>(to_k + batch * s.to[0] + kv * s.to[1], s.to[2], dk, scale, mine, keys, own_k, group);
     put<M>(to_v + batch * s.to_v[0] + kv * s.to_v[1], s.to_v[2], dv, 1, mine, keys, own_v, group);
+    if (SUMS) {
+        sum_rows<M>(sums_of(sums, s, batch, s.keys, mine, (s.heads + kv) * D), keys - mine, own_k);
+        sum_rows<M>(sums_of(sums, s, batch, s.keys, mine, (s.heads + s.kv_heads + kv) * D), keys - mine, own_v);
+    }
 }
 #endif

@@ -161,3 +161,29 @@ template <int OWN> INLINE void put(u16* to, i64 stride, const float (&c)[D / 2],
         if (first + row < limit) *(uint4*)(to + (first + row) * stride + nth * 8) = x;
     }
 }
+// The sum of each column over so many of the rows that `put` wrote: a warp has 16 columns of a half, a lane two of them in a quarter of the
+// rows, so that the lanes of a warp read every bank once.
+template <int OWN> INLINE void sum_rows(float* to, int rows, u32 tile) {
+    int within = thread_now() & 127, lane = within & 31, pair = lane & 7, first = lane >> 3 << 1, column = (within >> 5) * 16 + pair * 2;
+#pragma unroll
+    for (int half = 0; half < D / 64; half++) {
+        float low = 0, high = 0;
+#pragma unroll
+        for (int i = 0; i < 16; i++) {
+            int row = (i >> 1) * 8 + first + (i & 1);
+            u32 x;
+            asm volatile("ld.shared.b32 %0, [%1];"
+                : "=r"(x) : "r"(tile + half * OWN * 128 + piece(row, column >> 3) + (pair & 3) * 4) : "memory");
+            if (row < rows) {
+                low += widen(x, 0);
+                high += widen(x, 1);
+            }
+        }
+#pragma unroll
+        for (int far = 8; far < 32; far *= 2) {
+            low += __shfl_xor_sync(0xffffffffu, low, far);
+            high += __shfl_xor_sync(0xffffffffu, high, far);
+        }
+        if (lane < 8) *(float2*)(to + half * 64 + column) = make_float2(low, high);
+    }
+}

@@ -19,9 +19,13 @@ use crate::random::RandomStream;
 use crate::road::call;
 use crate::tensor::{Grads, Tensor};
 
-/// `operands…[, mask], out, log-sum-exp, grad -> gradients of the operands`.
+/// `operands…[, mask], out, log-sum-exp, grad -> gradients of the operands[, sum of the rows of the packed one's]`.
 #[derive(Clone, Copy, Debug)]
-struct AttentionBackward(Attention);
+struct AttentionBackward {
+    of: Attention,
+    /// Whether the sum of the rows is an output too.
+    row_sum: bool,
+}
 
 impl Attention {
     pub(super) fn fused(&self, at: &Backward<'_>, grad: &Tensor) -> Result<Grads> {
@@ -31,8 +35,15 @@ impl Attention {
         let mut ins: SmallVec<[&Tensor; 7]> = saved.iter().collect();
         ins.push(grad);
         let mut results: Grads = smallvec![None; at.inputs()];
-        for (i, gradient) in call(AttentionBackward(*self), &ins)?.into_iter().enumerate() {
+        let is_packed = matches!(self.arrangement, Arrangement::Packed { .. });
+        let is_cuda = grad.device().facts().kind == DeviceKind::Cuda;
+        let row_sum = is_cuda && is_packed && at.wants_row_sum(0);
+        let mut outs = call(AttentionBackward { of: *self, row_sum }, &ins)?.into_iter();
+        for (i, gradient) in outs.by_ref().take(self.arrangement.operands()).enumerate() {
             results[i] = at.wants(i).then_some(gradient);
+        }
+        if let (Some(gradient), Some(sum)) = (&results[0], outs.next()) {
+            gradient.bring_row_sum(sum);
         }
         Ok(results)
     }
@@ -40,7 +51,7 @@ impl Attention {
 
 impl AttentionBackward {
     fn arrangement(&self) -> Arrangement {
-        self.0.arrangement
+        self.of.arrangement
     }
 
     /// The inputs without the last three.
@@ -60,11 +71,11 @@ impl Kernel for AttentionBackward {
     }
 
     fn varies(&self) -> Option<Varies> {
-        self.0.dropout.map(|(_, from)| Varies::Random(from))
+        self.of.dropout.map(|(_, from)| Varies::Random(from))
     }
 
     fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
-        Some(Arc::new(AttentionBackward(self.0.with_stream(from))))
+        Some(Arc::new(AttentionBackward { of: self.of.with_stream(from), ..*self }))
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
@@ -73,23 +84,30 @@ impl Kernel for AttentionBackward {
         let layouts: SmallVec<[&Layout; 4]> = ins.iter().map(|x| x.layout).collect();
         let to: SmallVec<[&Layout; 3]> = call.outs.iter().map(|x| x.layout).collect();
         let of_out = [out.layout, grad.layout];
-        let by_tiles = self.0.is_by_tiles((&layouts, ins[0].dtype), &of_out, &to, call.facts);
-        let (attended, heads) = self.0.attended(ins, by_tiles);
+        let by_tiles = self.of.is_by_tiles((&layouts, ins[0].dtype), &of_out, &to, call.facts);
+        let (attended, heads) = self.of.attended(ins, by_tiles);
         let shape = attended.shape.into();
         let of_out = [out, grad].map(|x| cuda::attention::Heads {
             address: x.address,
             strides: self.arrangement().out_strides(x.layout, &shape),
         });
         let outs = call.outs.clone();
-        let to = self.0.cuda_heads(&outs, &shape);
-        attended.backward(call, heads, of_out, *log_sums, to)
+        let to = self.of.cuda_heads(&outs, &shape);
+        let row_sum = if self.row_sum { outs.last().copied() } else { None };
+        let is_summed = attended.backward(call, heads, of_out, *log_sums, (to, row_sum))?;
+        match row_sum {
+            Some(row_sum) if !is_summed => {
+                cuda::reduce::sum(call, outs[0], row_sum, &[true, true, false], 1.0)
+            }
+            _ => Ok(()),
+        }
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {
         let scratch = call.scratch();
         let (ins, [out, log_sums, grad]) = self.forward_ins(&call.ins);
         let (shape, heads) = self.arrangement().heads(ins);
-        let scores = self.0.scores(&shape, ins.get(self.arrangement().operands()));
+        let scores = self.of.scores(&shape, ins.get(self.arrangement().operands()));
         let of_out = [out, grad].map(|tensor| Heads {
             data: tensor.elements(),
             strides: self.arrangement().out_strides(tensor.layout(), &shape),
@@ -114,7 +132,9 @@ impl Operator for AttentionBackward {
             return Err(Error::argument(self.name(), "needs what the forward pass kept, and a gradient"));
         }
         let operands = ins.iter().take(self.arrangement().operands());
-        Ok(operands.map(|meta| Output::laid_out(operands::laid_like(meta.layout), meta.dtype)).collect())
+        let grads = operands.map(|meta| Output::laid_out(operands::laid_like(meta.layout), meta.dtype));
+        let sum = self.row_sum.then(|| Output::new(&ins[0].shape()[ins[0].rank() - 1..], ins[0].dtype));
+        Ok(grads.chain(sum).collect())
     }
 
     fn takes(&self, input: usize, layout: &Layout) -> bool {
@@ -130,10 +150,21 @@ impl Operator for AttentionBackward {
         let layouts: SmallVec<[&Layout; 4]> = operands.iter().map(|meta| meta.layout).collect();
         let to: SmallVec<[&Layout; 3]> = outs.iter().map(|meta| meta.layout).collect();
         let of_out = [out.layout, grad.layout];
-        let by_tiles = || self.0.is_by_tiles((&layouts, ins[0].dtype), &of_out, &to, device);
+        let by_tiles = || self.of.is_by_tiles((&layouts, ins[0].dtype), &of_out, &to, device);
+        // Where attention's kernels make no sum, a pass of its own comes after them.
+        let sum = || {
+            let [batch, rows, cols] = ins[0].shape() else { return 0 };
+            if self.row_sum { cuda::reduce::sum_scratch(*cols, batch * rows, ins[0].dtype) } else { 0 }
+        };
         shape.map_or(0, |shape| match device.kind {
-            DeviceKind::Cuda if by_tiles() => cuda::flash::scratch(&shape.into()),
-            DeviceKind::Cuda => cuda::attention::scratch(&shape.into(), ins[0].dtype, 2),
+            DeviceKind::Cuda if by_tiles() => {
+                let (sizes, numbers) = (shape.into(), cuda::flash::scratch(&shape.into()));
+                match cuda::flash::sums_scratch(&sizes, device) {
+                    Some(parts) if self.row_sum => numbers + parts,
+                    _ => numbers.max(sum()),
+                }
+            }
+            DeviceKind::Cuda => cuda::attention::scratch(&shape.into(), ins[0].dtype, 2).max(sum()),
             _ => operands::float_bytes(backward_scratch_len(&shape)),
         })
     }
@@ -141,7 +172,7 @@ impl Operator for AttentionBackward {
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
         let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Meta::shape).collect();
         let shape = self.arrangement().shape(&shapes);
-        let flops = shape.map_or(0, |shape| operands::flops(&shape, self.0.causal, 5));
+        let flops = shape.map_or(0, |shape| operands::flops(&shape, self.of.causal, 5));
         Cost::streaming(flops, ins, outs)
     }
 }

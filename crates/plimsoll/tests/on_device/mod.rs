@@ -1,0 +1,34 @@
+//! The device that a test's program runs on.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use plimsoll::{CpuConfig, Device, allow_tf32_in_convolutions};
+
+/// The CPU; or, where `PLIMSOLL_TEST_DEVICE=cuda:N` is set, that GPU, which then computes convolutions in 32 bits, as PyTorch's results
+/// were.
+pub(crate) fn device() -> Device {
+    match gpu() {
+        Some(gpu) => gpu,
+        None => Device::cpu(),
+    }
+}
+
+/// A CPU of its own, so that tests that run at once draw their own numbers; or the GPU, with the numbers that follow the seed 0.
+pub(crate) fn seeded() -> Device {
+    let device = gpu().unwrap_or_else(|| Device::cpu_with(CpuConfig::default()));
+    device.manual_seed(0);
+    device
+}
+
+/// How many times the host's difference from PyTorch is allowed: sums on a GPU have another order.
+pub(crate) fn allowance() -> f64 {
+    if gpu().is_some() { 4.0 } else { 1.0 }
+}
+
+fn gpu() -> Option<Device> {
+    let name = std::env::var("PLIMSOLL_TEST_DEVICE").ok()?;
+    let number = name.strip_prefix("cuda:").and_then(|number| number.parse().ok());
+    let number = number.unwrap_or_else(|| panic!("PLIMSOLL_TEST_DEVICE={name}: needs cuda:N"));
+    allow_tf32_in_convolutions(false);
+    Some(Device::cuda(number).unwrap())
+}
