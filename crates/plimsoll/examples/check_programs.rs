@@ -26,15 +26,16 @@ use support::Arguments;
 /// Numbers from -1 to 1.
 fn noise(shape: &[usize], seed: usize, device: &Device) -> Result<Tensor> {
     let at = |i: usize| (12.9898 * i as f64 + 0.7 * seed as f64).sin() * 1000.0 % 1.0;
-    let all: Vec<f32> = (0..shape.iter().product()).map(|i| (2.0 * at(i).abs() - 1.0) as f32).collect();
+    let all: Vec<f32> =
+        (0..shape.iter().product::<usize>()).map(|i| (2.0 * at(i).abs() - 1.0) as f32).collect();
     Tensor::from_slice(&all, shape, device)
 }
 
 /// Whole numbers below `below`.
 fn numbers(shape: &[usize], seed: usize, below: usize, device: &Device) -> Result<Tensor> {
-    let all: Vec<i64> = (0..shape.iter().product())
-        .map(|i: usize| ((i * 7919 + seed * 104_729) * 31 % 65_537 % below) as i64);
-    Tensor::from_slice(&all.collect::<Vec<_>>(), shape, device)
+    let count: usize = shape.iter().product();
+    let number = |i: usize| ((i * 7919 + seed * 104_729) * 31 % 65_537 % below) as i64;
+    Tensor::from_slice(&(0..count).map(number).collect::<Vec<_>>(), shape, device)
 }
 
 /// The same start values on each device.
