@@ -6,7 +6,8 @@
 //!
 //! - `recompute=N`: in how many layers the perceptron's first products are computed again, or `fit=14.5e9`: in as few as let the
 //!   training reserve no more than so many bytes;
-//! - `vocabulary=N`: of a GPT-2, how many tokens there are (50,257; many trainers take 50,304);
+//! - `vocabulary=N`: of a GPT-2, how many tokens there are (50,257; many trainers take 50,304), `heads=N` how many heads, `layers=N` how many
+//!   layers;
 //! - `settings=…`: the allocator's, in the format of `PYTORCH_ALLOC_CONF`, which counts otherwise; without both, expandable segments;
 //! - `--capture`: steps are captured after the third and replayed;
 //! - `snapshot=FILE`: the device's memory history, for `plimsoll explain`;
@@ -122,9 +123,16 @@ fn run<M: Language>(
 }
 
 fn gpt2(arguments: &Arguments, config: &Gpt2Config) -> std::result::Result<(), Failure> {
-    let vocab_size = arguments.option("vocabulary").map_or(Ok(config.vocab_size), str::parse)?;
-    run(arguments, [config.n_layer, vocab_size], |scope, recompute_mlp| {
-        Gpt2::new(scope, Gpt2Config { recompute_mlp, vocab_size, dropout: 0.0, ..config.clone() })
+    let or = |name: &str, default: usize| arguments.option(name).map_or(Ok(default), str::parse);
+    let config = Gpt2Config {
+        vocab_size: or("vocabulary", config.vocab_size)?,
+        n_head: or("heads", config.n_head)?,
+        n_layer: or("layers", config.n_layer)?,
+        dropout: 0.0,
+        ..config.clone()
+    };
+    run(arguments, [config.n_layer, config.vocab_size], |scope, recompute_mlp| {
+        Gpt2::new(scope, Gpt2Config { recompute_mlp, ..config.clone() })
     })
 }
 
