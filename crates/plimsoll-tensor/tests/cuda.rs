@@ -277,6 +277,36 @@ fn attention_by_tiles_compiles_where_there_is_no_wgmma() {
     }
 }
 
+#[test]
+fn functions_of_whole_numbers_compile() {
+    if !is_inner("functions_of_whole_numbers_compile", &[]) || !has_compiler() {
+        return;
+    }
+    let device = Device::cuda(0).unwrap();
+    for dtype in [DType::I64, DType::I32, DType::U8] {
+        let n = Tensor::ones(&[40], &device).unwrap().to_dtype(dtype).unwrap();
+        let all: [fn(&Tensor) -> plimsoll_tensor::Result<Tensor>; 13] = [
+            |n| n.floor(),
+            |n| n.ceil(),
+            |n| n.round(),
+            |n| n.trunc(),
+            |n| n.pow(n),
+            |n| n.floor_divide_scalar(3),
+            |n| n.remainder_scalar(3),
+            |n| n.fmod_scalar(3),
+            |n| n.div_trunc_scalar(3),
+            |n| n.clamp(1.0, 2.0),
+            |n| n.sign(),
+            |n| n.abs(),
+            |n| n.relu(),
+        ];
+        for (nth, function) in all.into_iter().enumerate() {
+            let result = function(&n).unwrap_or_else(|error| panic!("{nth}, {dtype:?}: {error}"));
+            assert_eq!(result.dtype(), dtype, "{nth}");
+        }
+    }
+}
+
 /// A step with dropout and an optimizer, some times as usual and then captured and replayed with other numbers.
 fn capture_and_replay(device: &Device) {
     device.manual_seed(5);

@@ -1,13 +1,13 @@
 //! Operators on an NVIDIA GPU beside the host's, values and derivatives in four types. `cargo run --example check_operators -- cuda:0
 //! row_norm layer_norm`; without names all of them, as `plimsoll doctor cuda` does, and attention of the sizes that a GPU's kernels by tiles
-//! take (`attention_by_tiles`).
+//! take (`attention_by_tiles`), and functions of whole numbers (`whole_numbers`).
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
 mod support;
 
-use plimsoll::suite::{Case, Comparison, compare_cases};
-use plimsoll::{AttentionOptions, OPERATORS, Tensor, allow_tf32_in_convolutions};
+use plimsoll::suite::{Case, Comparison, Domain, compare_cases};
+use plimsoll::{AttentionOptions, DType, OPERATORS, Tensor, allow_tf32_in_convolutions};
 use support::Arguments;
 
 /// Attention of one tensor of queries, keys and values, times weights, so that each output has a gradient of its own.
@@ -68,6 +68,33 @@ fn attention_by_tiles() -> Vec<Case> {
         .collect()
 }
 
+/// What whole numbers from -4 to 4 have of the functions of numbers, as factors.
+fn whole_numbers() -> Vec<Case> {
+    let case = |name: &str, function: fn(&Tensor) -> plimsoll::Result<Tensor>| {
+        let multiply = move |ins: &[&Tensor]| {
+            let whole = function(&ins[1].add_scalar(-4)?)?;
+            assert_eq!(whole.dtype(), DType::I64);
+            Ok(std::iter::once(ins[0].mul(&whole.to_dtype(ins[0].dtype())?)?).collect())
+        };
+        Case::new(format!("{name} of whole numbers"), &[&[3, 40]], multiply).and(
+            &[3, 40],
+            DType::I64,
+            Domain::Below(9),
+        )
+    };
+    vec![
+        case("floor_divide", |n| n.floor_divide_scalar(3)),
+        case("floor_divide by less than 0", |n| n.floor_divide_scalar(-3)),
+        case("div_trunc", |n| n.div_trunc_scalar(3)),
+        case("remainder", |n| n.remainder_scalar(-3)),
+        case("fmod", |n| n.fmod_scalar(3)),
+        case("powers", |n| n.pow(&n.abs()?)),
+        case("negative powers", |n| n.pow(n)),
+        case("rounding", |n| n.floor()?.add(&n.ceil()?)?.add(&n.round()?)?.add(&n.trunc()?)),
+        case("clamp, sign, neg and relu", |n| n.clamp(-2.0, 3.0)?.mul(&n.sign()?)?.add(&n.neg()?.relu()?)),
+    ]
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments = Arguments::read();
     let device = arguments.device()?;
@@ -77,7 +104,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         (1..).map(|i| arguments.get(i, "")).take_while(|name| !name.is_empty()).collect();
     let operators = OPERATORS.iter().map(|&(name, cases)| (name, cases()));
     let cases: Vec<Case> = operators
-        .chain([("attention_by_tiles", attention_by_tiles())])
+        .chain([("attention_by_tiles", attention_by_tiles()), ("whole_numbers", whole_numbers())])
         .filter(|(name, _)| names.is_empty() || names.iter().any(|n| n == name))
         .flat_map(|(_, cases)| cases)
         .collect();

@@ -40,6 +40,18 @@ template <class F> INLINE i64 whole(F x) {
 INLINE float modulo(float a, float b) { return fmodf(a, b); }
 INLINE double modulo(double a, double b) { return fmod(a, b); }
 INLINE i64 modulo(i64 a, i64 b) { return b == 0 ? 0 : a % b; }
+// Functions of real numbers that whole ones have too. Negative powers are those of 1 and -1, and 0 of every other number.
+INLINE i64 floor(i64 x) { return x; }
+INLINE i64 ceil(i64 x) { return x; }
+INLINE i64 rint(i64 x) { return x; }
+INLINE i64 trunc(i64 x) { return x; }
+INLINE i64 pow(i64 base, i64 exponent) {
+    if (exponent < 0) return base == 1 ? 1 : base == -1 ? (exponent & 1 ? -1 : 1) : 0;
+    u64 result = 1, factor = (u64)base;
+    for (; exponent > 0; exponent >>= 1, factor *= factor)
+        if (exponent & 1) result *= factor;
+    return (i64)result;
+}
 INLINE i64 clamped(i64 x, i64 low, i64 high) { return x < low ? low : x > high ? high : x; }
 
 // A value in the type that is computed with.
