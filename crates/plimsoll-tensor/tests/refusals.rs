@@ -106,3 +106,19 @@ fn a_size_beyond_all_memory_is_an_error() {
     assert!(one.expand(&[1 << 40]).unwrap().exp().is_err());
     assert!(one.expand(&[1 << 40, 1 << 40]).and_then(|huge| huge.exp()).is_err());
 }
+
+#[test]
+fn a_probability_outside_0_to_1_is_refused_and_the_logits_loss_is_named() {
+    let device = Device::cpu();
+    let tensor = |values: &[f32]| Tensor::from_slice(values, &[values.len()], &device).unwrap();
+    let loss = |x: &[f32], t: &[f32]| tensor(x).binary_cross_entropy(&tensor(t), None, Reduction::Mean);
+    for (x, shown) in [([0.5, 1.5], "1.5"), ([0.5, -0.25], "-0.25"), ([0.5, f32::NAN], "NaN")] {
+        let message = loss(&x, &[1.0, 0.0]).unwrap_err().to_string();
+        let expected = format!(
+            "binary_cross_entropy: input {shown} (element 1) is no probability: needs 0 to 1; of logits"
+        );
+        assert!(message.starts_with(&expected), "{message}");
+    }
+    // PyTorch looks at no target.
+    assert!(loss(&[0.0, 1.0], &[2.0, -1.0]).is_ok());
+}

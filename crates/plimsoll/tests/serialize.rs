@@ -104,6 +104,21 @@ fn a_whole_model_and_a_legacy_file_are_refused_with_what_to_do() {
 }
 
 #[test]
+fn tensors_of_other_kinds_and_other_pickles_are_refused_as_such() {
+    let message = refusal(serialize::open(fixture("complex.pt")));
+    assert!(
+        message.contains("a tensor by `torch.ComplexFloatStorage`, of a type or layout that is not read"),
+        "{message}"
+    );
+    let folder = Folder::new("pickle");
+    let path = folder.file("a.pt");
+    // `pickle.dump({}, file)` of Python 3.8 or later.
+    fs::write(&path, b"\x80\x04\x95\x02\x00\x00\x00\x00\x00\x00\x00}.").unwrap();
+    let message = refusal(serialize::open(&path));
+    assert!(message.contains("a pickle, but not a file of torch.save"), "{message}");
+}
+
+#[test]
 fn a_damaged_pt_file_is_an_error_wherever_it_is_cut() {
     let folder = Folder::new("cut");
     let whole = fs::read(fixture("state.pt")).unwrap();
@@ -362,7 +377,8 @@ fn a_prefix_that_is_too_much_or_missing_is_named_and_long_lists_are_short() {
         "with `net.` put in front of the state dict's names, 18 of the missing are there: see `Renamed`";
     assert!(message.ends_with(hint), "{message}");
     let renamed = Renamed::new(&saved, |name| Some(format!("net.{name}"))).unwrap();
-    outer.load_state_dict(&renamed, Strict::Yes).unwrap();
+    let keys = outer.load_state_dict(&renamed, Strict::Yes).unwrap();
+    assert_eq!(keys.to_string(), "all keys of the state dict fit Sequential");
     let same = |name: &str| name.split('.').next_back().map(str::to_owned);
     let twice = Renamed::new(&saved, same).err().unwrap().to_string();
     assert!(twice.contains("`fc0.weight` and `fc1.weight` would both be `weight`"), "{twice}");

@@ -24,6 +24,8 @@ use crate::tensor::{Grads, Tensor};
 trait Row: Copy + std::fmt::Debug + Send + Sync + 'static {
     const NAME: &'static str;
     const BACKWARD: &'static str;
+    /// Whether inputs are probabilities.
+    const OF_PROBABILITIES: bool;
     fn value<R: Real>(self, x: R, t: R) -> R;
     /// The derivative by the input.
     fn left<R: Real>(self, x: R, t: R) -> R;
@@ -55,6 +57,9 @@ impl<F: Row> Kernel for PairLoss<F> {
         let ([x, target], [out]) = call.split();
         by_float!(out.dtype(), T => {
             let (x, target) = (x.elements::<T>(), target.elements::<T>());
+            if F::OF_PROBABILITIES {
+                want_probabilities(F::NAME, x)?;
+            }
             let f = |x: T, t: T| self.0.value(x, t);
             match self.1 {
                 Reduction::None => each(x, target, out.elements(), f),
@@ -167,7 +172,7 @@ impl<F: Row> Operator for PairLossBackward<F> {
 }
 
 macro_rules! losses {
-    ($($name:literal => $row:ident $({ $field:ident })? {
+    ($($name:literal => $row:ident $({ $field:ident })? $(of $inputs:ident)? {
         |$x:ident, $t:ident| $value:expr,
         left $left:expr,
         right $right:expr
@@ -179,6 +184,7 @@ macro_rules! losses {
         impl Row for $row {
             const NAME: &'static str = $name;
             const BACKWARD: &'static str = concat!($name, "_backward");
+            const OF_PROBABILITIES: bool = !concat!($(stringify!($inputs))?).is_empty();
             #[inline(always)]
             fn value<R: Real>(self, $x: R, $t: R) -> R {
                 $(let $field = R::of(self.$field);)?
@@ -239,7 +245,7 @@ losses! {
         left bounded(x - t, delta),
         right bounded(t - x, delta)
     }
-    "binary_cross_entropy" => BinaryCrossEntropy {
+    "binary_cross_entropy" => BinaryCrossEntropy of probabilities {
         |x, t| -(t * bounded_log(x) + (R::of(1.0) - t) * bounded_log(R::of(1.0) - x)),
         left {
             let product = (R::of(1.0) - x) * x;
@@ -261,6 +267,20 @@ losses! {
         |x, t| t.exp() * (t - x),
         left -t.exp(),
         right t.exp() * (t - x + R::of(1.0))
+    }
+}
+
+/// An error unless all inputs are from 0 to 1. PyTorch checks the same, and not the targets.
+fn want_probabilities<T: Float>(op: &'static str, inputs: &[T]) -> Result<()> {
+    match inputs.iter().position(|x| !(0.0..=1.0).contains(&x.wide())) {
+        None => Ok(()),
+        Some(at) => {
+            let message = format!(
+                "input {} (element {at}) is no probability: needs 0 to 1; of logits it is binary_cross_entropy_with_logits",
+                inputs[at].wide()
+            );
+            Err(Error::argument(op, message))
+        }
     }
 }
 
@@ -316,7 +336,7 @@ impl Tensor {
     /// `torch.nn.functional.binary_cross_entropy`.
     ///
     /// # Errors
-    /// As [`Tensor::l1_loss`]; a weight that does not broadcast.
+    /// As [`Tensor::l1_loss`]; a weight that does not broadcast; on the host, an input that is not from 0 to 1.
     pub fn binary_cross_entropy(
         &self,
         target: &Tensor,

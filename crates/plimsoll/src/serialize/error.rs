@@ -126,6 +126,9 @@ impl IncompatibleKeys {
 
 impl fmt::Display for IncompatibleKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.missing.is_empty() && self.unexpected.is_empty() && self.misshaped.is_empty() {
+            return write!(f, "all keys of the state dict fit {}", self.kind);
+        }
         write!(f, "the state dict does not fit {}:", self.kind)?;
         for (what, names) in [("missing", &self.missing), ("unexpected", &self.unexpected)] {
             if !names.is_empty() {

@@ -60,6 +60,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn TensorSource>, SerializeEr
         [b'P', b'K', ..] => Ok(Box::new(PtFile::open(path)?)),
         // A pickle of protocol 2 or more, or of an older one: how PyTorch saved before 1.6.
         [0x80, 0x02..=0x05, b'c' | b'}' | b']' | b'(' | b'\x8a', ..] => Err(pt::legacy(path)),
+        [0x80, 0x04..=0x05, 0x95, _] => Err(pt::pickle(path)),
         _ => Ok(Box::new(SafetensorsFile::open(path)?)),
     }
 }

@@ -53,6 +53,15 @@ struct Machine<'a> {
 const ENDS: &str = "it ends in the middle";
 const EMPTY: &str = "an operation takes from an empty stack";
 
+/// Whether a name of PyTorch's stands for a tensor, of whatever kind.
+fn describes_tensors(module: &str, name: &str) -> bool {
+    match module {
+        "torch" => name.ends_with("Storage"),
+        "torch._utils" => name.starts_with("_rebuild_"),
+        _ => false,
+    }
+}
+
 impl<'a> Machine<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
         let bytes = self.bytes.get(self.at..).and_then(|rest| rest.get(..count)).ok_or(ENDS)?;
@@ -301,6 +310,10 @@ impl<'a> Machine<'a> {
     fn known(&mut self, module: &str, name: &str) -> Result<(), String> {
         match Known::of(module, name) {
             Some(known) => self.push(Value::Known(known)),
+            None if describes_tensors(module, name) => Err(format!(
+                "it has a tensor by `{module}.{name}`, of a type or layout that is not read (complex, 8-bit floats, quantized, \
+                 sparse). Convert it to a dense one of floats or whole numbers, and save again"
+            )),
             None => Err(format!(
                 "it asks for `{module}.{name}`, which could run code; only state dicts are read. Nothing was run. \
                  Save model.state_dict() instead of the model"

@@ -45,6 +45,15 @@ pub(super) fn legacy(path: &Path) -> SerializeError {
     )
 }
 
+/// A pickle that `torch.save` did not write: it never uses a protocol this new.
+pub(super) fn pickle(path: &Path) -> SerializeError {
+    SerializeError::format(
+        path,
+        "a pickle, but not a file of torch.save: only those and safetensors are read. Nothing was run. Save a state dict with \
+         torch.save(model.state_dict(), path)",
+    )
+}
+
 impl PtFile {
     /// Opens a file and reads its pickle.
     ///
