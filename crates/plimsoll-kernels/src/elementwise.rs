@@ -20,7 +20,8 @@ pub struct Operand<'a, T> {
 
 // A loop has two halves: the walk over the runs, which is compiled once for the types of the elements, and the body of one
 // run, which is compiled for each function and instruction set. There are hundreds of functions: with the walk inside, the
-// crate took twice as long to compile.
+// crate took twice as long to compile. Bodies are `for` loops: what `for_each` calls is not always inlined, and then not
+// compiled for the wide registers.
 
 /// `out[i] = f(x[i])` for each position of `shape`, row-major.
 pub fn map<T: Copy + Sync, O: Copy + Send>(
@@ -33,15 +34,17 @@ pub fn map<T: Copy + Sync, O: Copy + Send>(
         vectorize(
             #[inline(always)]
             || match stride {
-                1 => out.iter_mut().zip(src).for_each(
-                    #[inline(always)]
-                    |(out, &x)| *out = f(x),
-                ),
+                1 => {
+                    for (out, &x) in out.iter_mut().zip(src) {
+                        *out = f(x);
+                    }
+                }
                 0 => out.fill(f(src[0])),
-                _ => out.iter_mut().enumerate().for_each(
-                    #[inline(always)]
-                    |(i, out)| *out = f(src[i * stride]),
-                ),
+                _ => {
+                    for (i, out) in out.iter_mut().enumerate() {
+                        *out = f(src[i * stride]);
+                    }
+                }
             },
         );
     });
@@ -83,14 +86,16 @@ pub fn zip<A: Copy + Sync, B: Copy + Sync, O: Send>(
                         *out = f(a, b);
                     }
                 }
-                [1, 0] => out.iter_mut().zip(a).for_each(
-                    #[inline(always)]
-                    |(out, &a)| *out = f(a, b[0]),
-                ),
-                [0, 1] => out.iter_mut().zip(b).for_each(
-                    #[inline(always)]
-                    |(out, &b)| *out = f(a[0], b),
-                ),
+                [1, 0] => {
+                    for (out, &a) in out.iter_mut().zip(a) {
+                        *out = f(a, b[0]);
+                    }
+                }
+                [0, 1] => {
+                    for (out, &b) in out.iter_mut().zip(b) {
+                        *out = f(a[0], b);
+                    }
+                }
                 [step_a, step_b] => {
                     for (i, out) in out.iter_mut().enumerate() {
                         *out = f(a[i * step_a], b[i * step_b]);
@@ -173,10 +178,9 @@ pub fn change<T: Copy + Send>(y: &mut [T], f: impl Fn(T) -> T + Sync) {
         vectorize(
             #[inline(always)]
             || {
-                piece.iter_mut().for_each(
-                    #[inline(always)]
-                    |y| *y = f(*y),
-                );
+                for y in piece {
+                    *y = f(*y);
+                }
             },
         );
     });
@@ -193,18 +197,21 @@ pub fn update<T: Copy + Send, X: Copy + Sync>(
         vectorize(
             #[inline(always)]
             || match stride {
-                1 => y.iter_mut().zip(x).for_each(
-                    #[inline(always)]
-                    |(y, &x)| *y = f(*y, x),
-                ),
-                0 => y.iter_mut().for_each(
-                    #[inline(always)]
-                    |y| *y = f(*y, x[0]),
-                ),
-                _ => y.iter_mut().enumerate().for_each(
-                    #[inline(always)]
-                    |(i, y)| *y = f(*y, x[i * stride]),
-                ),
+                1 => {
+                    for (y, &x) in y.iter_mut().zip(x) {
+                        *y = f(*y, x);
+                    }
+                }
+                0 => {
+                    for y in y {
+                        *y = f(*y, x[0]);
+                    }
+                }
+                _ => {
+                    for (i, y) in y.iter_mut().enumerate() {
+                        *y = f(*y, x[i * stride]);
+                    }
+                }
             },
         );
     });

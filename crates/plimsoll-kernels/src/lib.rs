@@ -28,7 +28,7 @@
 //! | `elementwise.rs`, `combine.rs`, `strided.rs` | a function of each element, in place of two others; copies, fills |
 //! | `exp.rs` | exponential and tanh that vectorise |
 //! | `reduce.rs` | sum, argmax |
-//! | `matmul.rs`, `short_matmul.rs` | strided, batched products; those of 16-bit floats |
+//! | `matmul.rs`, `packed_matmul.rs`, `short_matmul.rs` | strided, batched products; large ones; those of 16-bit floats |
 //! | `conv/`, `tile.rs` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops |
 //! | `attention/`, `philox.rs` | attention in blocks; the random bits of dropout |
 //! | `pool/`, `interpolate.rs` | windows' largest elements and means; images resampled |
@@ -72,6 +72,7 @@ pub mod matmul;
 pub mod multinomial;
 pub mod number;
 pub mod optim;
+mod packed_matmul;
 pub mod pair_loss;
 pub mod parallel;
 pub mod philox;

@@ -1,9 +1,12 @@
-//! Products of strided matrices, batched, on the `gemm` crate.
+//! Products of strided matrices, batched, on the `gemm` crate, and large ones in `float32` by `packed_matmul.rs`.
 //!
 //! `gemm` runs single-threaded on blocks of the output that we cut by shape, so that the sum behind each
 //! element does not depend on the number of threads. Transposed views cost nothing: they are strides.
 
+use std::any::TypeId;
+
 use super::number::{Float, Number};
+use super::packed_matmul;
 use super::parallel::{Cut, for_each_chunk, for_each_piece};
 use super::simd::vectorize;
 
@@ -61,6 +64,11 @@ pub fn matmul<T: Float>(
     }
     let nests = super::walk::Walk::new(&[batch, m, n], [&[c_strides.batch, c_strides.row, c_strides.col]]);
     assert!(nests.visits_once(0), "matmul {shape:?}: c overlaps itself, {c_strides:?}");
+    if let Some((a, b, bias, c)) = as_f32(a, b, bias, &mut *c)
+        && packed_matmul::takes(shape, c_strides)
+    {
+        return packed_matmul::packed_matmul(shape, (a, a_strides), (b, b_strides), bias, (c, c_strides));
+    }
     let few =
         (1..=FEW_ROWS).contains(&m) && n * k >= FEW_ROWS_WORK && a_strides.col == 1 && b_strides.row == 1;
     let blocks = Blocks::of(shape);
@@ -82,9 +90,14 @@ pub fn matmul<T: Float>(
                     continue;
                 }
                 if let Some(bias) = bias {
-                    for row in 0..rows.len() {
-                        for (i, &bias) in bias[cols.clone()].iter().enumerate() {
-                            c.set(c_at + row * c_strides.row + i * c_strides.col, bias);
+                    for row in (0..rows.len()).map(|row| c_at + row * c_strides.row) {
+                        let bias = &bias[cols.clone()];
+                        if c_strides.col == 1 {
+                            c.range(row, bias.len()).copy_from_slice(bias);
+                            continue;
+                        }
+                        for (i, &bias) in bias.iter().enumerate() {
+                            c.set(row + i * c_strides.col, bias);
                         }
                     }
                 }
@@ -112,6 +125,22 @@ pub fn matmul<T: Float>(
             }
         }
     });
+}
+
+/// Inputs, a bias and an output in 32 bits.
+type Operands32<'a> = (&'a [f32], &'a [f32], Option<&'a [f32]>, &'a mut [f32]);
+
+/// The operands themselves, if they are in 32 bits.
+fn as_f32<'a, T: Float>(
+    a: &'a [T],
+    b: &'a [T],
+    bias: Option<&'a [T]>,
+    c: &'a mut [T],
+) -> Option<Operands32<'a>> {
+    (TypeId::of::<T>() == TypeId::of::<f32>()).then(|| {
+        let floats = |x: &'a [T]| bytemuck::cast_slice(x);
+        (floats(a), floats(b), bias.map(floats), bytemuck::cast_slice_mut(c))
+    })
 }
 
 /// Rows at most of a product that is as fast as memory: a language model that writes a token at a time.

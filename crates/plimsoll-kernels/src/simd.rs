@@ -28,6 +28,9 @@ pub(super) trait Simd: Copy {
     /// # Safety
     /// As `splat`.
     unsafe fn mul_add(a: Self::Vector, b: Self::Vector, c: Self::Vector) -> Self::Vector;
+    /// Starts to bring the cache line of `at`, which may be any address, where there is an instruction for it.
+    #[inline(always)]
+    fn prefetch(_at: *const f32) {}
 }
 
 /// Work written over [`Simd`]. `run` must be `#[inline(always)]`, or it is compiled without the wide registers.
@@ -113,6 +116,14 @@ pub(super) fn vectorize<R>(body: impl FnOnce() -> R) -> R {
         // SAFETY: detected.
         Level::Avx512 => unsafe { x86::avx512(body) },
     }
+}
+
+/// Whether this processor has AVX-512, of which [`Simd::LANES`] is 16.
+pub(super) fn has_avx512() -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return Level::detect() == Level::Avx512;
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// Whether this processor multiplies pairs of `bf16` and adds the products to a float: what [`dispatch_pairs`] needs.
@@ -218,6 +229,11 @@ mod x86 {
                 unsafe fn store(at: *mut f32, x: $vector) {
                     // SAFETY: `at` is writable: the caller's promise.
                     unsafe { $store(at, x) }
+                }
+                #[inline(always)]
+                fn prefetch(at: *const f32) {
+                    // SAFETY: a hint, which reads nothing; every processor of this architecture has it.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
                 }
                 #[inline(always)]
                 unsafe fn mul_add($a: $vector, $b: $vector, $c: $vector) -> $vector {

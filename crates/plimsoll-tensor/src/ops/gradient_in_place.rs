@@ -62,9 +62,27 @@ impl<F: Row> Kernel for GradientInPlace<F> {
         let [v] = laid.any([v]);
         let g = (g.bytes(), dtype);
         match dtype.accumulator() {
-            DType::F32 => kernels::update_any::<f32>(laid.shape(), g, v, |g, v| self.0.gradient(g, v)),
-            DType::F64 => kernels::update_any::<f64>(laid.shape(), g, v, |g, v| self.0.gradient(g, v)),
-            _ => kernels::update_any::<i64>(laid.shape(), g, v, |g, v| self.0.gradient(Whole(g), Whole(v)).0),
+            DType::F32 => kernels::update_any::<f32>(
+                laid.shape(),
+                g,
+                v,
+                #[inline(always)]
+                |g, v| self.0.gradient(g, v),
+            ),
+            DType::F64 => kernels::update_any::<f64>(
+                laid.shape(),
+                g,
+                v,
+                #[inline(always)]
+                |g, v| self.0.gradient(g, v),
+            ),
+            _ => kernels::update_any::<i64>(
+                laid.shape(),
+                g,
+                v,
+                #[inline(always)]
+                |g, v| self.0.gradient(Whole(g), Whole(v)).0,
+            ),
         }
         Ok(())
     }
