@@ -5,7 +5,7 @@
 //! strides there are 0 or 1, which covers equal shapes, scalars, row vectors and column vectors.
 
 use super::convert::{AnyOperand, Compute, RUN, runs};
-use super::parallel::{PIECE, for_each_piece};
+use super::parallel::{PIECE, for_each_piece, for_each_piece2};
 use super::simd::vectorize;
 use super::walk::Walk;
 use crate::dtype::DType;
@@ -180,6 +180,20 @@ pub fn change<T: Copy + Send>(y: &mut [T], f: impl Fn(T) -> T + Sync) {
             || {
                 for y in piece {
                     *y = f(*y);
+                }
+            },
+        );
+    });
+}
+
+/// `(y[i], x[i]) = f(y[i], x[i])` for every element.
+pub fn change_both<T: Copy + Send>(y: &mut [T], x: &mut [T], f: impl Fn(T, T) -> (T, T) + Sync) {
+    for_each_piece2((y, x), PIECE, |_, y, x| {
+        vectorize(
+            #[inline(always)]
+            || {
+                for (y, x) in y.iter_mut().zip(x) {
+                    (*y, *x) = f(*y, *x);
                 }
             },
         );
@@ -379,6 +393,14 @@ mod tests {
             update(&shape, &mut out, x, |y, x| y + -0.5 * x);
             assert_eq!(out, expected);
         }
+    }
+
+    #[test]
+    fn both_operands_change() {
+        let (mut y, mut x) = (random(PIECE + 9, 1), random(PIECE + 9, 2));
+        let (before_y, before_x) = (y.clone(), x.clone());
+        change_both(&mut y, &mut x, |y, x| (y * x, x - y));
+        assert!((0..y.len()).all(|i| y[i] == before_y[i] * before_x[i] && x[i] == before_x[i] - before_y[i]));
     }
 
     #[test]

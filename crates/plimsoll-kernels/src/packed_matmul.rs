@@ -145,6 +145,7 @@ fn pack<const WIDTH: usize>(part: &Part<'_>, to: &mut [f32]) {
 
 /// [`pack`] where lines are neighbours in memory: each step in depth is a stretch of them.
 #[inline(always)]
+#[allow(clippy::manual_memcpy, reason = "some registers: a call of memcpy takes longer")]
 fn pack_stretches<const WIDTH: usize>(from: &[f32], depth: usize, count: usize, run: usize, to: &mut [f32]) {
     for step in 0..run {
         let from = &from[step * depth..][..count];

@@ -1,33 +1,39 @@
-//! The gradient of an activation function together with its values, which are computed again: one pass on a GPU.
+//! The gradient of an activation function together with its values, which are computed again in the same pass: on a GPU, and on
+//! the CPU in `float32`.
 //!
 //! The gradient is written over that of the output and the values over the input, so nothing is requested but the sum of the
-//! gradient's rows, where a bias before the activation wants it.
+//! gradient's rows, where a bias before the activation wants it. The CPU leaves that sum to the operation before.
 
 use smallvec::smallvec;
 
 use super::traced::Text;
 use super::unary::Row;
+use crate::cpu::kernels::elementwise as kernels;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::facts::{DeviceFacts, DeviceKind};
-use crate::kernel::Kernel;
+use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::road::call;
 use crate::tensor::Tensor;
 
-/// Whether the two may be changed: by a GPU's kernel, which lie row by row.
+/// Whether the two may be changed: they lie row by row, in a type for which there is a kernel.
 pub(super) fn takes(grad: &Tensor, x: &Tensor) -> bool {
-    let is_cuda = x.device().facts().kind == DeviceKind::Cuda;
     let lies = |tensor: &Tensor| tensor.is_contiguous() && tensor.rank() > 0;
-    is_cuda && lies(grad) && lies(x) && grad.dtype() == x.dtype() && x.dtype().is_float()
+    let has_kernel = if is_cuda(x) { x.dtype().is_float() } else { x.dtype() == DType::F32 };
+    has_kernel && lies(grad) && lies(x) && grad.dtype() == x.dtype()
+}
+
+fn is_cuda(x: &Tensor) -> bool {
+    x.device().facts().kind == DeviceKind::Cuda
 }
 
 /// Turns the gradient of the activation's output into that of its input, and `x` into its output. Nobody else may look at
-/// either. With `sum`, the gradient brings the sum of its rows.
+/// either. With `sum`, the gradient on a GPU brings the sum of its rows.
 pub(super) fn run<F: Row>(row: F, grad: &Tensor, x: &Tensor, sum: bool) -> Result<()> {
-    let outs = call(ActivationBackward { row, sum }, &[grad, x])?;
+    let outs = call(ActivationBackward { row, sum: sum && is_cuda(x) }, &[grad, x])?;
     if let Some(sum) = outs.into_iter().nth(2) {
         grad.bring_row_sum(sum);
     }
@@ -54,6 +60,17 @@ impl<F: Row> Kernel for ActivationBackward<F> {
 
     fn cpu_type(&self, dtype: DType) -> DType {
         dtype
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([], [grad, x]) = call.split();
+        kernels::change_both(
+            grad.elements::<f32>(),
+            x.elements::<f32>(),
+            #[inline(always)]
+            |g, x| (self.row.gradient(g, x), self.row.value(x)),
+        );
+        Ok(())
     }
 }
 
