@@ -108,33 +108,33 @@ fn losses_agree_with_pytorchs() {
     let classes = Tensor::from_slice(&[2i64, 0, 1, 2], &[4], &device()).unwrap();
     let targets = wave("targets", &[4, 3]).abs().unwrap();
     let weights = wave("weights", &[3]).abs().unwrap().add_scalar(0.5).unwrap();
-    let check = |case: &str, loss: &dyn Fn(&Tensor) -> Result<Tensor>| {
-        layer_case::check(case, ReLU::new(&scope()).unwrap(), &[("x", &[4, 3])], |_, x| {
-            Ok(vec![("y", loss(&x[0])?)])
-        });
+    let check_loss = |case: &str, loss: &dyn Fn(&Tensor) -> Result<Tensor>| {
+        check(case, ReLU::new(&scope()).unwrap(), &[("x", &[4, 3])], |_, x| Ok(vec![("y", loss(&x[0])?)]));
     };
-    check("loss CrossEntropy", &|x| CrossEntropyLoss::default().forward(x, &classes));
+    check_loss("loss CrossEntropy", &|x| CrossEntropyLoss::default().forward(x, &classes));
     let (weight, reduction) = (Some(weights.clone()), Reduction::Sum);
     let weighted =
         CrossEntropyLoss { weight: weight.clone(), ignore_index: 2, label_smoothing: 0.1, reduction };
-    check("loss CrossEntropy options", &|x| weighted.forward(x, &classes));
+    check_loss("loss CrossEntropy options", &|x| weighted.forward(x, &classes));
     let nll = NLLLoss { weight: weight.clone(), ignore_index: 1, ..NLLLoss::default() };
-    check("loss NLL", &|x| nll.forward(x, &classes));
-    check("loss MSE", &|x| MSELoss::default().forward(x, &targets));
-    check("loss MSE each", &|x| MSELoss { reduction: Reduction::None }.forward(x, &targets));
-    check("loss L1", &|x| L1Loss { reduction }.forward(x, &targets));
-    check("loss SmoothL1", &|x| SmoothL1Loss { beta: 0.3, ..SmoothL1Loss::default() }.forward(x, &targets));
-    check("loss Huber", &|x| HuberLoss { delta: 0.3, ..HuberLoss::default() }.forward(x, &targets));
-    check("loss BCE", &|x| BCELoss::default().forward(&x.sigmoid()?, &targets));
+    check_loss("loss NLL", &|x| nll.forward(x, &classes));
+    check_loss("loss MSE", &|x| MSELoss::default().forward(x, &targets));
+    check_loss("loss MSE each", &|x| MSELoss { reduction: Reduction::None }.forward(x, &targets));
+    check_loss("loss L1", &|x| L1Loss { reduction }.forward(x, &targets));
+    check_loss("loss SmoothL1", &|x| {
+        SmoothL1Loss { beta: 0.3, ..SmoothL1Loss::default() }.forward(x, &targets)
+    });
+    check_loss("loss Huber", &|x| HuberLoss { delta: 0.3, ..HuberLoss::default() }.forward(x, &targets));
+    check_loss("loss BCE", &|x| BCELoss::default().forward(&x.sigmoid()?, &targets));
     let logits = BCEWithLogitsLoss {
         weight: Some(targets.clone()),
         pos_weight: weight,
         ..BCEWithLogitsLoss::default()
     };
-    check("loss BCEWithLogits", &|x| logits.forward(x, &targets));
+    check_loss("loss BCEWithLogits", &|x| logits.forward(x, &targets));
     let divergence = KLDivLoss { log_target: true, batchmean: true, ..KLDivLoss::default() };
-    check("loss KLDiv", &|x| divergence.forward(x, &targets));
-    check("loss KLDiv mean", &|x| KLDivLoss::default().forward(x, &targets));
+    check_loss("loss KLDiv", &|x| divergence.forward(x, &targets));
+    check_loss("loss KLDiv mean", &|x| KLDivLoss::default().forward(x, &targets));
 }
 
 #[test]

@@ -343,7 +343,9 @@ fn what_a_killed_process_left_goes_with_the_next_save_and_what_is_being_written_
     let [abandoned, written, other] =
         ["m.safetensors.partial-1", "m.safetensors.partial-2", "m.safetensors.partial-of-mine"]
             .map(|name| folder.file(name));
-    [&abandoned, &written, &other].map(|path| fs::write(path, "half").unwrap());
+    for path in [&abandoned, &written, &other] {
+        fs::write(path, "half").unwrap();
+    }
     let writer = fs::File::open(&written).unwrap();
     writer.lock().unwrap();
     let mut dict = StateDict::default();
