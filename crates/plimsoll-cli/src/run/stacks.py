@@ -1,14 +1,14 @@
 # Which requests of the recorded history have a Python stack. A stack takes the host 1 to 4 µs: nothing where the GPU bounds the
 # step, but a sixth of a step of small kernels.
 #
-# At first all have one. After FIRST steps, windows of steps with and without stacks alternate. If those with stacks are longer by
-# more than MOST, only one step in EVERY has stacks from then on, and what runs after a call of `eval`: an evaluation may need more
-# memory than the steps before it.
+# At first all have one. After FIRST steps, windows of steps with and without stacks alternate. Unless that shows that stacks make steps
+# longer by MOST at most, whatever the noise, only one step in EVERY has them from then on, and what runs after a call of `eval`: an
+# evaluation may need more memory than the steps before it.
 
 import time
 
 FIRST = 20  # steps
-WINDOW, WINDOWS = 6, 6  # steps of a window, and windows
+WINDOW, WINDOWS = 4, 12  # steps of a window, and windows
 MOST = 0.04
 EVERY = 16
 
@@ -17,7 +17,7 @@ class Stacks:
     def __init__(self, torch, record):
         self.record = record  # called with whether requests get stacks
         self.count, self.before = 0, None
-        self.times = {True: [], False: []}
+        self.times = [[] for _ in range(WINDOWS)]  # of steps, by window; the even ones have stacks
         self.are_on, self.are_sampled = True, False
         kind, stacks = torch.nn.Module, self
         original = kind.eval
@@ -44,12 +44,17 @@ class Stacks:
         elif 0 <= probed < WINDOW * WINDOWS:
             # The first step of a window pays for the switch.
             if probed % WINDOW and before is not None:
-                self.times[self.are_on].append(now - before)
+                self.times[probed // WINDOW].append(now - before)
             self.switch((probed + 1) // WINDOW % 2 == 0)
         elif probed == WINDOW * WINDOWS:
-            self.are_sampled = self.is_slow()
+            self.are_sampled = not are_free(self.times)
             self.switch(not self.are_sampled)
 
-    def is_slow(self):
-        on, off = (sorted(self.times[it])[len(self.times[it]) // 2] if self.times[it] else 0.0 for it in (True, False))
-        return on > off * (1 + MOST)
+
+def are_free(times):
+    # Of each two neighbouring windows, by how much the one with stacks takes longer: their mean, and the error of that.
+    levels = [sorted(it)[len(it) // 2] for it in times]
+    slower = [levels[it + it % 2] / levels[it + 1 - it % 2] - 1 for it in range(WINDOWS - 1)]
+    mean = sum(slower) / len(slower)
+    error = (sum((it - mean) ** 2 for it in slower) / (len(slower) - 1) / len(slower)) ** 0.5
+    return mean + 2 * error < MOST
