@@ -4,6 +4,9 @@
 
 mod properties;
 
+use std::ffi::{CStr, OsStr, c_char};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use plimsoll_gpu::{GPUS, Gpu};
@@ -29,8 +32,8 @@ fn of_capability(capability: (i32, i32)) -> Option<Gpu> {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) gpu: Gpu,
-    /// Memory of each device.
-    pub(crate) memory_bytes: u64,
+    /// Memory of each device, unless this process took another.
+    memory_bytes: u64,
     /// The part of it that each process uses for its context.
     context_bytes: u64,
     /// The number of devices of the machine.
@@ -94,6 +97,16 @@ impl Setup {
         self.visible.len()
     }
 
+    /// Memory of each device, for the program.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        share::note_question();
+        self.size_bytes()
+    }
+
+    fn size_bytes(&self) -> u64 {
+        TAKEN_BYTES.get().copied().unwrap_or(self.memory_bytes)
+    }
+
     /// A device by CUDA's number.
     ///
     /// # Errors
@@ -107,14 +120,14 @@ impl Setup {
     /// A device's free bytes, if this process uses `used_bytes` beside its context. Other processes' bytes count.
     pub(crate) fn free_bytes(&self, device: usize, used_bytes: u64) -> u64 {
         let taken_bytes = used_bytes + self.context_bytes + share::others_bytes(self.visible[device]);
-        self.memory_bytes.saturating_sub(taken_bytes)
+        self.size_bytes().saturating_sub(taken_bytes)
     }
 
     /// Records that this process uses this many bytes of a device beside its context. Fails, with `false`, if an increase
     /// does not fit beside the other processes' bytes.
     pub(crate) fn note(&self, device: usize, used_bytes: u64) -> bool {
         let bytes = used_bytes.saturating_add(self.context_bytes);
-        share::note(self.visible[device], bytes, self.memory_bytes)
+        share::note(self.visible[device], bytes, self.size_bytes())
     }
 
     /// CUDA's number of a device of the machine, if this process sees it.
@@ -165,6 +178,28 @@ pub(crate) fn setup() -> &'static Setup {
         crate::version::compare();
         Setup::read()
     })
+}
+
+/// The memory of each device that this process took.
+static TAKEN_BYTES: OnceLock<u64> = OnceLock::new();
+
+/// Gives this process devices of its own: with this much memory each (0: as before), shared with its children by this folder.
+/// For a fork, before its first use of CUDA; once.
+///
+/// # Safety
+///
+/// `folder` is null or a C string.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn plimsoll_standin_take(memory_bytes: u64, folder: *const c_char) {
+    if memory_bytes > 0 {
+        // A second call changes nothing.
+        let _again = TAKEN_BYTES.set(memory_bytes);
+    }
+    if !folder.is_null() {
+        // SAFETY: the caller's.
+        let folder = unsafe { CStr::from_ptr(folder) };
+        share::take(Path::new(OsStr::from_bytes(folder.to_bytes())));
+    }
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ calls! { Nvml:
     }
     /// Total, free, used, in bytes.
     fn nvmlDeviceGetMemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {
-        let (total, free) = (setup().memory_bytes, memory().free_bytes(of(device)?));
+        let (total, free) = (setup().memory_bytes(), memory().free_bytes(of(device)?));
         info.put([total, free, total - free])
     }
     fn nvmlDeviceGetCudaComputeCapability(device: DeviceHandle, major: Out<c_int>, minor: Out<c_int>) {

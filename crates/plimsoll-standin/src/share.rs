@@ -61,8 +61,30 @@ pub(crate) fn folder() -> Option<&'static Path> {
 /// The launcher's folder, for a process that only queries, as NVML does: its children may use the devices.
 fn shared_folder() -> Option<&'static Path> {
     static FOLDER: OnceLock<Option<PathBuf>> = OnceLock::new();
-    FOLDER.get_or_init(|| settings::text(settings::SHARED).map(PathBuf::from)).as_deref()
+    let own = || FOLDER.get_or_init(|| settings::text(settings::SHARED).map(PathBuf::from)).as_deref();
+    TAKEN.get().map(PathBuf::as_path).or_else(own)
 }
+
+/// The folder that this process took instead of the launcher's.
+static TAKEN: OnceLock<PathBuf> = OnceLock::new();
+
+/// Takes another folder, once.
+pub(crate) fn take(folder: &Path) {
+    // A second call changes nothing.
+    let _again = TAKEN.set(folder.to_path_buf());
+}
+
+/// Records that the program asked for the size of the devices: it may depend on it.
+pub(crate) fn note_question() {
+    static NOTED: OnceLock<()> = OnceLock::new();
+    NOTED.get_or_init(|| {
+        // Nobody reads it if it cannot be written.
+        let _unread = shared_folder().map(|folder| File::create(folder.join(ASKED)));
+    });
+}
+
+/// The file that records it.
+const ASKED: &str = "asked";
 
 fn path(folder: &Path, device: usize) -> PathBuf {
     folder.join(format!("gpu{device}"))

@@ -104,9 +104,9 @@ fn field(name: &str, device: usize) -> Result<(String, &'static str), String> {
         "pci.bus_id" | "gpu_bus_id" => (format!("0000{}", setup().pci(device).to_uppercase()), ""),
         "driver_version" => (DRIVER.to_owned(), ""),
         "compute_cap" => (format!("{}.{}", gpu.capability.0, gpu.capability.1), ""),
-        "memory.total" => (mib(setup().memory_bytes), "MiB"),
+        "memory.total" => (mib(setup().memory_bytes()), "MiB"),
         "memory.used" | "used_gpu_memory" | "used_memory" => (mib(used_bytes), "MiB"),
-        "memory.free" => (mib(setup().memory_bytes.saturating_sub(used_bytes)), "MiB"),
+        "memory.free" => (mib(setup().memory_bytes().saturating_sub(used_bytes)), "MiB"),
         "memory.reserved" => ("0".to_owned(), "MiB"),
         "utilization.gpu" | "utilization.memory" | "fan.speed" => ("0".to_owned(), "%"),
         "temperature.gpu" => (idle::TEMPERATURE.to_string(), ""),
@@ -156,7 +156,7 @@ fn table(devices: &[usize]) -> String {
     let _ = writeln!(out, "| {:<4} {:<40} {:<18} {:<21} |", "GPU", "Name", "Bus-Id", "Memory-Usage");
     out += line;
     for device in devices {
-        let memory = format!("{}MiB / {}MiB", used_bytes(*device) >> 20, setup().memory_bytes >> 20);
+        let memory = format!("{}MiB / {}MiB", used_bytes(*device) >> 20, setup().memory_bytes() >> 20);
         let bus = format!("0000{}", setup().pci(*device).to_uppercase());
         let _ = writeln!(out, "| {device:<4} {:<40} {bus:<18} {memory:<21} |", gpu.card);
     }

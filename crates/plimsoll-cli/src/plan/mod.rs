@@ -34,7 +34,7 @@ use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 use crate::page::quoted;
 use crate::predict::gpu::{CONTEXT, Target, Workspaces};
-use crate::predict::trial::{self, End, Program, Trial};
+use crate::predict::trial::{self, End, How, Program, Trial};
 use crate::techniques::Numbers;
 
 #[derive(Args)]
@@ -222,7 +222,7 @@ fn search(
             if search.is_interrupted || wish.goal == Goal::Batch {
                 break;
             }
-            let trial = search.trials.checked(&chosen.set)?;
+            let trial = search.trials.of(&chosen.set, How::Itself)?;
             match trial.end {
                 End::Ran => {
                     planned = Some(trial);

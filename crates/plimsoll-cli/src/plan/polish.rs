@@ -19,7 +19,9 @@ impl Search<'_, '_> {
     pub(super) fn polish(&mut self) -> Result<(), Failure> {
         for _ in 0..ROUNDS {
             let Some(best) = self.chosen().map(|it| it.set.clone()) else { return Ok(()) };
-            for set in self.neighbours(&best) {
+            let neighbours = self.neighbours(&best);
+            self.ahead(neighbours.clone())?;
+            for set in neighbours {
                 if self.is_interrupted {
                     return Ok(());
                 }

@@ -13,7 +13,7 @@ use super::time::{Cost, Work};
 use crate::exit::Failure;
 use crate::output;
 use crate::predict::gpu::Target;
-use crate::predict::trial::{End, Trial, Trials};
+use crate::predict::trial::{End, How, Trial, Trials};
 use crate::techniques::{Numbers, Set};
 
 /// Techniques that run other operators than the program's own.
@@ -107,6 +107,7 @@ impl Search<'_, '_> {
         }
         names.retain(|name| crate::techniques::named(name).is_some_and(|it| it.numbers <= self.wish.numbers));
         let mut useful = Vec::new();
+        self.ahead(names.iter().map(|name| Set::default().with(name, None)))?;
         for name in names {
             let one = self.tried(&Set::default().with(name, None))?;
             if self.is_interrupted {
@@ -157,8 +158,27 @@ impl Search<'_, '_> {
         }
     }
 
+    /// Begins the trials of sets whose results are asked for soon: as many run at once as this machine has processors.
+    pub(super) fn ahead(&mut self, sets: impl IntoIterator<Item = Set>) -> Result<(), Failure> {
+        if self.is_interrupted || self.until.is_some_and(|until| Instant::now() > until) {
+            return Ok(());
+        }
+        let mut wanted = Vec::new();
+        for set in sets.into_iter().filter(|set| !set.is_empty()) {
+            if self.candidates.iter().all(|it| it.set != set) {
+                let changed = set.only(&CHANGE_OPERATORS);
+                wanted.push((set, How::Ample));
+                if self.works.iter().all(|(known, _)| *known != changed) {
+                    wanted.push((changed, How::Counted));
+                }
+            }
+        }
+        self.trials.ahead(&wanted)
+    }
+
     /// Tries parts of the activations for a program that compiles its training step. Returns whether the search is over.
     fn budgets(&mut self) -> Result<bool, Failure> {
+        self.ahead(BUDGETS[..2].iter().map(|percent| Set::default().with("memory-budget", Some(*percent))))?;
         for percent in BUDGETS {
             let tried = self.tried(&Set::default().with("memory-budget", Some(percent)))?;
             if self.is_interrupted || (tried.has_room() && self.wish.goal == Goal::Fit) {
@@ -178,6 +198,7 @@ impl Search<'_, '_> {
 
     /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
     fn level(&mut self, set: &Set, checkpoint: bool, offload: bool, parts: bool) -> Result<(), Failure> {
+        self.ahead([set.clone()].into_iter().chain(checkpoint.then(|| set.with("checkpoint", None))))?;
         if !set.is_empty() && self.tried(set)?.has_room() && !self.wish.goal.is_memory() {
             return Ok(());
         }
@@ -198,6 +219,7 @@ impl Search<'_, '_> {
                 "split"
             };
             let base = self.without_conflict(&least, name);
+            self.ahead(PARTS[..2].iter().map(|number| base.with(name, Some(*number))))?;
             for number in PARTS {
                 let tried = self.tried(&base.with(name, Some(number)))?;
                 let fits = tried.fits == Some(true) && !self.wish.goal.is_memory();
@@ -206,8 +228,15 @@ impl Search<'_, '_> {
                 }
             }
         }
-        if offload && self.chosen().is_none_or(|_| self.wish.goal.is_memory()) && !self.is_interrupted {
-            self.tried(&least.with("offload", None))?;
+        let is_met = |search: &Self| {
+            search.is_interrupted
+                || (!search.wish.goal.is_memory() && search.chosen().is_some_and(Candidate::has_room))
+        };
+        // Alone, offloading may need cached memory to be given back.
+        for base in [set, &least].into_iter().filter(|_| offload) {
+            if !is_met(self) {
+                self.tried(&base.with("offload", None))?;
+            }
         }
         Ok(())
     }
@@ -231,6 +260,8 @@ impl Search<'_, '_> {
         let mut number = solved(none.trial.reserved_bytes, all.trial.reserved_bytes, blocks, capacity);
         // Savings are about linear, so the neighbour comes second; then halves.
         let (mut too_few, mut enough, mut is_first) = (0, blocks, true);
+        let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..blocks).contains(it));
+        self.ahead(near.map(|number| set.with("checkpoint", Some(number))))?;
         while (too_few + 1..enough).contains(&number) && !self.is_interrupted {
             if self.tried(&set.with("checkpoint", Some(number)))?.has_room() {
                 enough = number;
@@ -253,6 +284,7 @@ impl Search<'_, '_> {
         let mut set = chosen.set;
         let mut names: Vec<&str> = set.names().filter(|name| *name != "checkpoint").collect();
         names.sort_by_key(|name| std::cmp::Reverse(crate::techniques::named(name).map(|it| it.effort)));
+        self.ahead(names.iter().map(|name| set.without(name)))?;
         for name in names {
             let fewer = set.without(name);
             if fewer.is_empty() || self.is_interrupted {
@@ -296,14 +328,17 @@ impl Search<'_, '_> {
             (self.is_late, self.is_interrupted) = (true, true);
             return Ok(Candidate::untried(set));
         }
-        let mut trial = self.trials.of(set, false, false)?;
+        let mut trial = self.trials.of(set, How::Ample)?;
         let (mut is_tight, mut caught) = (false, None);
         let capacity = self.target.capacity_bytes();
+        if set.is_empty() && trial.end == End::Ran && trial.reserved_bytes > capacity {
+            self.trials.ahead(&[(set.clone(), How::Limited), (set.clone(), How::Counted)])?;
+        }
         let fits = match trial.end {
             End::Ran if trial.reserved_bytes <= capacity => Some(true),
             // A program that catches running out of memory may take less where there is less.
             End::Ran | End::RanOut(_) if set.is_empty() => {
-                let limited = self.trials.of(set, true, false)?;
+                let limited = self.trials.of(set, How::Limited)?;
                 is_tight = limited.end == End::Ran;
                 if is_tight {
                     trial = limited.clone();
@@ -318,7 +353,7 @@ impl Search<'_, '_> {
             End::Ran if trial.allocated_bytes > capacity => Some(false),
             // Cached memory is given back when memory runs short.
             End::Ran => {
-                let limited = self.trials.of(set, true, false)?;
+                let limited = self.trials.of(set, How::Limited)?;
                 is_tight = limited.end == End::Ran;
                 if is_tight {
                     trial.reserved_bytes = limited.reserved_bytes;
@@ -358,7 +393,7 @@ impl Search<'_, '_> {
     /// Counts the operators of a step with these techniques, once.
     fn count(&mut self, set: &Set) -> Result<(), Failure> {
         if self.works.iter().all(|(known, _)| known != set) {
-            let counted = self.trials.of(set, false, true)?;
+            let counted = self.trials.of(set, How::Counted)?;
             self.works.push((set.clone(), Work::of(&counted)));
         }
         Ok(())

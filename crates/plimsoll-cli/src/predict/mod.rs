@@ -18,7 +18,7 @@
 //! | `without.rs`, `warm.rs` | the peaks without workspaces, and with warm compile caches |
 //! | `text.rs`, `json.rs` | the reports |
 //! | `keep.rs` | `--snapshot` |
-//! | `trial.rs`, `serve.py` | runs of the same program with several sets of techniques, for `plan` |
+//! | `trial.rs`, `served.rs`, `serve.py` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs`, `search.rs` | `--find`, and its search |
 //!
 //! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
@@ -38,6 +38,7 @@ mod reads;
 pub(crate) mod report;
 mod run;
 pub(crate) mod search;
+mod served;
 mod signals;
 mod standin;
 mod surroundings;

@@ -1,11 +1,14 @@
 # Tries several sets of techniques from one run of the program: where it uses CUDA for the first time, its imports, and often its
 # model, are behind it. There the process waits for requests and runs the rest of the program in a fork for each.
 #
-# A request is N.json in the folder: the set, and the folder for the reports. N.done has the exit status. `end` ends the
-# process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without glibc's `_Fork`, or with a process group
-# that is made before the first use of CUDA, nothing is served, and each set takes a run of its own.
+# A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are processors, beginning
+# in the order of the requests; `alone` is for one beside which no other may run. N.done has the exit status, and whether another ran
+# beside it. `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without
+# glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and each set takes a run
+# of its own.
 
 import ctypes
+import functools
 import json
 import os
 import signal
@@ -13,12 +16,21 @@ import sys
 import time
 
 EXPIRED = "expired"  # the status of a child that was killed because it took too long
+UNABLE = "unable"  # that of a request that a child cannot fulfil
+MOST = 4  # children at once
+
+
+class Child:
+    def __init__(self, number, request, is_beside):
+        self.number, self.limit_s, self.is_alone = number, request["limit_s"], request["alone"]
+        self.begun, self.is_beside = time.monotonic(), is_beside
+        self.pid = None
 
 
 class Serve:
     def __init__(self, torch, watch, folder):
         self.torch, self.watch, self.folder = torch, watch, folder
-        self.pid = os.getpid()
+        self.pid, self.is_deferred = os.getpid(), False
         self.library = ctypes.PyDLL(None)
         world = os.environ.get("WORLD_SIZE") or "1"
         if not hasattr(self.library, "_Fork") or world != "1":
@@ -36,6 +48,30 @@ class Serve:
             return original()
 
         torch._C._cuda_init = _cuda_init
+        self.choose_later(torch)
+
+    def choose_later(self, torch):
+        # `set_device` uses CUDA although no tensor is on it yet: transformers calls it before the program makes its model. The first
+        # device is the current one anyway; the choice is made where CUDA is used, or a process group is made.
+        original = torch._C._cuda_setDevice
+
+        def _cuda_setDevice(device):
+            if device != 0 or torch.cuda.is_initialized():
+                torch._C._cuda_setDevice = original
+                return original(device)
+            self.is_deferred = True
+
+        torch._C._cuda_setDevice = _cuda_setDevice
+        if torch.distributed.is_available():
+            begin = torch.distributed.init_process_group
+
+            @functools.wraps(begin)
+            def init_process_group(*args, **kwargs):
+                if self.is_deferred:
+                    torch.cuda.init()
+                return begin(*args, **kwargs)
+
+            torch.distributed.init_process_group = init_process_group
 
     def is_first(self):
         # Several processes of the program may use CUDA: the first serves.
@@ -46,41 +82,62 @@ class Serve:
         return True
 
     def requests(self):
-        number = 0
-        while not os.path.exists(os.path.join(self.folder, "end")):
+        number, children, most = 0, [], min(len(os.sched_getaffinity(0)), MOST)
+        while os.path.isdir(self.folder) and not os.path.exists(os.path.join(self.folder, "end")):
+            children = [it for it in children if not self.is_done(it)]
             path = os.path.join(self.folder, f"{number}.json")
-            if not os.path.isdir(self.folder):
-                break
-            if not os.path.exists(path):
-                time.sleep(0.01)
+            if len(children) >= most or any(it.is_alone for it in children) or not os.path.exists(path):
+                time.sleep(0.005)
                 continue
             with open(path) as file:
                 request = json.load(file)
-            child = self.fork()
-            if child == 0:
-                return self.begin(request)
-            status = self.wait(child, request["limit_s"])
-            done = os.path.join(self.folder, f"{number}.done")
-            with open(f"{done}.unfinished", "w") as file:
-                file.write(str(status))
-            os.replace(f"{done}.unfinished", done)
-            number += 1
+            if children and request["alone"]:
+                time.sleep(0.005)
+            elif request["memory_bytes"] and self.was_asked_for_memory():
+                self.answer(number, UNABLE, False)
+                number += 1
+            else:
+                child = Child(number, request, bool(children))
+                child.pid = self.fork()
+                if child.pid == 0:
+                    return self.begin(request)
+                for other in children:
+                    other.is_beside = True
+                children.append(child)
+                number += 1
+        for child in children:  # Nobody waits for them.
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
         # A parent may wait for an answer of this process, which does not come.
         open(sys.modules["plimsoll_watch"].STOP, "w").close()
         self.watch.state = "stopped"
         self.watch.leave(0)
 
-    def wait(self, child, limit_s):
-        begun = time.monotonic()
-        while True:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            if time.monotonic() - begun > limit_s:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                return EXPIRED
-            time.sleep(0.005)
+    def is_done(self, child):
+        pid, status = os.waitpid(child.pid, os.WNOHANG)
+        if pid:
+            status = os.waitstatus_to_exitcode(status)
+        elif time.monotonic() - child.begun > child.limit_s:
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+            status = EXPIRED
+        else:
+            return False
+        # Where the user ends the search, the children end as well: that says nothing about their sets.
+        if not os.path.exists(sys.modules["plimsoll_watch"].STOP):
+            self.answer(child.number, status, child.is_beside)
+        return True
+
+    def answer(self, number, status, is_beside):
+        done = os.path.join(self.folder, f"{number}.done")
+        with open(f"{done}.unfinished", "w") as file:
+            json.dump(dict(status=status, beside=is_beside), file)
+        os.replace(f"{done}.unfinished", done)
+
+    def was_asked_for_memory(self):
+        # By the program, before it used CUDA: as NVML and nvidia-smi are.
+        shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
+        return bool(shared) and os.path.exists(os.path.join(shared, "asked"))
 
     def fork(self):
         for stream in (sys.stdout, sys.stderr):
@@ -100,8 +157,9 @@ class Serve:
         # In the child: the program goes on with this set.
         module = sys.modules["plimsoll_watch"]
         module.FOLDER = request["reports"]
-        module.RECORDS = False
+        module.RECORDS = request["records"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
+        self.take_device(request)
         self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.
         if not request["shows"]:
             nothing = os.open(os.devnull, os.O_WRONLY)
@@ -116,6 +174,16 @@ class Serve:
         self.techniques.activate(request["set"], self.watch)
         self.watch.listening = None
         self.watch.listen()
+
+    def take_device(self, request):
+        # Its device is no other child's, and may have another size.
+        size = request["memory_bytes"] or 0
+        os.environ["PLIMSOLL_STANDIN_SHARED"] = request["shared"]
+        if size:
+            os.environ["PLIMSOLL_STANDIN_MEMORY"] = str(size)
+        take = ctypes.CDLL(None).plimsoll_standin_take
+        take.argtypes, take.restype = (ctypes.c_uint64, ctypes.c_char_p), None
+        take(size, os.fsencode(request["shared"]))
 
     def has_group(self):
         # A process group's threads, which free what it has sent and which its end waits for, would not be in a child.

@@ -1,16 +1,13 @@
 //! Runs of the same program with several sets of techniques, for `plan`: [`Trials`].
 //!
-//! One run of the program serves them: it waits at its first use of CUDA and forks for each set (`serve.py`). A program that
-//! cannot be served, because it starts several processes or never gets there, runs once for each set.
+//! One run of the program serves them (`served.rs`). A program that cannot be served, because it starts several processes or never
+//! uses CUDA, runs once for each set.
 //!
 //! The device has far more memory than the GPU, so that peaks are known also where memory would run out; whether a set fits is
-//! then a question of the peaks, or of another trial under the GPU's limit. [`Trials::checked`] runs the program
-//! on the GPU itself.
+//! then a question of the peaks, or of another trial under the GPU's limit, or on the GPU itself.
 
 use std::ffi::OsString;
-use std::fs;
-use std::path::PathBuf;
-use std::thread::{self, ScopedJoinHandle, sleep};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::PredictArgs;
@@ -18,6 +15,8 @@ use super::answer::{Outcome, Verdict};
 use super::gpu::{Target, Workspaces};
 use super::report::{Applied, ProcessState, Refusal, Report};
 use super::run::{Ended, Run, Session};
+pub(crate) use super::served::How;
+use super::served::{Answer, GRACE, Server, Wanted};
 use super::text;
 use crate::bytes;
 use crate::contents::Contents;
@@ -34,9 +33,8 @@ const FIRST_LIMIT: Duration = Duration::from_secs(600);
 /// How long each later one may take: this, or this multiple of the first one's time if that is more.
 const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 
-/// What the serving process adds to a trial's own time: the imports, in the first, and the end of a child.
+/// What the imports may add to the first.
 const SERVING: Duration = Duration::from_secs(30);
-const GRACE: Duration = Duration::from_secs(5);
 
 /// What all trials share.
 #[derive(Debug, Clone)]
@@ -143,16 +141,10 @@ pub(crate) struct Trials<'scope> {
     target: &'scope Target,
     /// The same with ample memory.
     ample: &'scope Target,
-    /// The run that serves; `None` once it has ended.
-    server: Option<ScopedJoinHandle<'scope, Result<Run, Failure>>>,
-    /// The folder for requests.
-    folder: PathBuf,
-    requests: usize,
+    server: Server<'scope>,
     /// How long the first trial took.
     first: Option<Duration>,
     is_interrupted: bool,
-    /// Whether this is the run on the GPU itself that decides, which takes the first trial's limit: it begins with the imports.
-    is_last: bool,
     /// The run that was to serve, if it served nothing: it is the trial without techniques.
     unserved: Option<Trial>,
 }
@@ -168,36 +160,31 @@ pub(crate) fn during<T>(
 ) -> Result<T, Failure> {
     let session = Session::begin()?;
     let ample = target.with_memory(AMPLE_BYTES.max(2 * target.total_bytes));
-    let folder = session.folder().join("plan");
-    fs::create_dir_all(&folder).map_err(|why| unreadable(&why))?;
     thread::scope(|scope| {
-        let (session, ample, place) = (&session, &ample, folder.clone());
-        let server = scope.spawn(move || {
+        let (session, ample) = (&session, &ample);
+        let server = Server::begin(scope, session, move |folder| {
             let variables = vec![
                 peaks_only(),
-                ("PLIMSOLL_PLAN_FOLDER", place.into_os_string()),
+                ("PLIMSOLL_PLAN_FOLDER", folder.into_os_string()),
                 // A fork has none of the threads of a pool.
                 ("OMP_NUM_THREADS", "1".into()),
             ];
             // Each trial has a limit of its own.
             let args = PredictArgs { timeout: None, ..program.args(&Set::default(), variables) };
             Run::of(&args, &args.command, ample, session, &[])
-        });
+        })?;
         let mut trials = Trials {
             program,
             session,
             target,
             ample,
-            server: Some(server),
-            folder,
-            requests: 0,
+            server,
             first: None,
             is_interrupted: false,
-            is_last: false,
             unserved: None,
         };
         let done = work(&mut trials);
-        trials.end()?;
+        trials.server.end()?;
         done
     })
 }
@@ -217,27 +204,41 @@ pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Tri
     Trial::of(run.ended, &run.reports, target)
 }
 
-fn unreadable(why: &std::io::Error) -> Failure {
+pub(super) fn unreadable(why: &std::io::Error) -> Failure {
     Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
 }
 
 impl Trials<'_> {
-    /// The trial of a set, with ample memory or under the GPU's limit. `counted` also counts operators.
+    /// The trial of a set.
     ///
     /// # Errors
     /// The system's.
-    pub(crate) fn of(&mut self, set: &Set, is_limited: bool, counted: bool) -> Result<Trial, Failure> {
+    pub(crate) fn of(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
         if self.is_interrupted {
             return Ok(Trial::without_answer(End::Interrupted));
         }
         let begun = Instant::now();
-        let trial = match self.served(set, is_limited, counted)? {
+        let trial = match self.served(set, how)? {
             Some(trial) => trial,
-            None => self.run(set, is_limited, counted)?,
+            None => self.run(set, how)?,
         };
         self.first.get_or_insert_with(|| begun.elapsed());
         self.is_interrupted |= trial.end == End::Interrupted;
         Ok(trial)
+    }
+
+    /// Lets trials begin whose results will be asked for, so that they run beside each other.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn ahead(&mut self, wanted: &[(Set, How)]) -> Result<(), Failure> {
+        for (set, how) in wanted {
+            if self.is_served(set, *how) && !self.is_interrupted && self.server.known(set, *how).is_none() {
+                let wanted = self.wanted(set, *how, false);
+                self.server.ask(set, *how, &wanted)?;
+            }
+        }
+        Ok(())
     }
 
     /// Whether the user ended a trial: no other follows.
@@ -246,132 +247,103 @@ impl Trials<'_> {
     }
 
     /// The trial by a run of its own.
-    fn run(&mut self, set: &Set, is_limited: bool, counted: bool) -> Result<Trial, Failure> {
+    fn run(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
         if set.is_empty()
-            && !is_limited
-            && !counted
+            && how == How::Ample
             && let Some(trial) = self.unserved.take()
         {
             return Ok(trial);
         }
-        let target = if is_limited { self.target } else { self.ample };
-        let mut variables =
-            vec![if self.is_last && self.program.records { recorded() } else { peaks_only() }];
-        if counted {
+        if how == How::Itself {
+            self.server.end()?;
+        }
+        // There is no limit on the allocator of another process.
+        let target = if matches!(how, How::Limited | How::Itself) { self.target } else { self.ample };
+        let is_last = how == How::Itself;
+        let mut variables = vec![if is_last && self.program.records { recorded() } else { peaks_only() }];
+        if how == How::Counted {
             variables.push(("PLIMSOLL_WITH", set.counted().into()));
         }
+        let limit = self.limit(is_last);
         let args = PredictArgs {
-            timeout: Some(self.limit()),
+            timeout: Some(limit),
             quiet: self.first.is_some(),
             ..self.program.args(set, variables)
         };
         let run = Run::of(&args, &args.command, target, self.session, &[])?;
         if run.ended == Ended::Expired {
-            return Ok(Trial::expired(self.limit()));
+            return Ok(Trial::expired(limit));
         }
         Trial::of(run.ended, &run.reports, target)
     }
 
-    /// How long the next trial may take.
-    fn limit(&self) -> Duration {
+    /// How long the next trial may take; one that begins with the imports has the first trial's limit.
+    fn limit(&self, has_imports: bool) -> Duration {
         let (least, multiple) = LATER_LIMIT;
-        let least = if self.is_last { FIRST_LIMIT } else { least };
+        let least = if has_imports { FIRST_LIMIT } else { least };
         let usual = self.first.map_or(FIRST_LIMIT, |first| least.max(first * multiple));
         self.program.timeout.unwrap_or(usual)
     }
 
-    /// The trial on the GPU itself, by a run of its own: no other trial follows.
-    ///
-    /// # Errors
-    /// The system's.
-    pub(crate) fn checked(&mut self, set: &Set) -> Result<Trial, Failure> {
-        self.end()?;
-        self.is_last = true;
-        self.of(set, true, false)
+    /// Whether a fork shows it: not several ranks.
+    fn is_served(&self, set: &Set, how: How) -> bool {
+        self.server.is_there() && !(how == How::Itself && set.has("fsdp"))
+    }
+
+    fn wanted(&self, set: &Set, how: How, is_alone: bool) -> Wanted {
+        let text = if how == How::Counted { set.counted() } else { set.json() };
+        Wanted {
+            set: serde_json::from_str(&text).unwrap_or_default(),
+            limit: self.limit(false),
+            limit_bytes: (how == How::Limited).then(|| self.target.capacity_bytes()),
+            memory_bytes: (how == How::Itself).then_some(self.target.total_bytes),
+            records: how == How::Itself && self.program.records,
+            ranks: if set.has("fsdp") { self.program.devices } else { 1 },
+            is_alone,
+        }
     }
 
     /// Lets the serving process answer; `None` if it cannot.
-    fn served(&mut self, set: &Set, is_limited: bool, counted: bool) -> Result<Option<Trial>, Failure> {
-        if self.server.is_none() {
+    fn served(&mut self, set: &Set, how: How) -> Result<Option<Trial>, Failure> {
+        if !self.is_served(set, how) {
             return Ok(None);
         }
-        let number = self.requests;
-        let reports = self.folder.join(format!("reports-{number}"));
-        fs::create_dir_all(&reports).map_err(|why| unreadable(&why))?;
-        let wanted = if counted { set.counted() } else { set.json() };
-        let wanted: serde_json::Value = serde_json::from_str(&wanted).unwrap_or_default();
-        let request = serde_json::json!({
-            "set": wanted,
-            "reports": reports,
-            "limit_s": self.limit().as_secs_f64(),
-            "limit_bytes": is_limited.then(|| self.target.capacity_bytes()),
-            "shows": number == 0,
-            "ranks": if set.has("fsdp") { self.program.devices } else { 1 },
-        });
-        let path = self.folder.join(format!("{number}.json"));
-        let unfinished = self.folder.join("request");
-        fs::write(&unfinished, request.to_string()).map_err(|why| unreadable(&why))?;
-        fs::rename(&unfinished, &path).map_err(|why| unreadable(&why))?;
-        self.requests += 1;
-        let done = self.folder.join(format!("{number}.done"));
-        let until = Instant::now() + self.limit() + if self.first.is_none() { SERVING } else { GRACE };
+        let is_first = self.server.is_new();
+        let mut is_alone = is_first;
         loop {
-            if let Ok(status) = fs::read_to_string(&done) {
-                let ended = match status.trim().parse::<i32>() {
-                    Ok(0) => Ended::Well,
-                    Ok(code) if code < 0 => Ended::Signal(-code),
-                    Ok(code) => Ended::Status(code),
-                    Err(_) => return Ok(Some(Trial::expired(self.limit()))),
-                };
-                let shared = self.folder.join("shared");
-                let reports = Report::all(&reports, &shared).map_err(|why| unreadable(&why))?;
-                return Trial::of(ended, &reports, self.ample).map(Some);
+            let wanted = self.wanted(set, how, is_alone);
+            let number = match self.server.known(set, how) {
+                Some(number) => number,
+                None => self.server.ask(set, how, &wanted)?,
+            };
+            // Those that were asked for before it come first.
+            let most = wanted.limit * self.server.waiting() + if is_first { SERVING } else { GRACE };
+            match self.server.answer(number, most)? {
+                Answer::Ended { ended, reports, shared, beside } => {
+                    let target = if how == How::Itself { self.target } else { self.ample };
+                    let reports = Report::all(&reports, &shared).map_err(|why| unreadable(&why))?;
+                    let trial = Trial::of(ended, &reports, target)?;
+                    // Two at once may be in each other's way: the same port, the same file.
+                    if !matches!(trial.end, End::Failed(_) | End::Unknown(_)) || !beside || is_alone {
+                        return Ok(Some(trial));
+                    }
+                    is_alone = true;
+                }
+                Answer::Expired | Answer::Late => return Ok(Some(Trial::expired(wanted.limit))),
+                Answer::Unable => return Ok(None),
+                Answer::Gone(None) => return Ok(None),
+                Answer::Gone(Some(run)) => {
+                    let trial = Trial::of(run.ended, &run.reports, self.ample)?;
+                    if trial.end == End::Interrupted {
+                        return Ok(Some(trial));
+                    }
+                    // It never served: its own run is the trial without techniques.
+                    if is_first {
+                        self.unserved = Some(trial);
+                    }
+                    return Ok(None);
+                }
             }
-            if self.server.as_ref().is_none_or(ScopedJoinHandle::is_finished) {
-                return self.unserved(number);
-            }
-            if Instant::now() > until {
-                // The program does not get to its first use of CUDA.
-                self.session.interrupt();
-                self.join()?;
-                return Ok(Some(Trial::expired(self.limit())));
-            }
-            sleep(Duration::from_millis(5));
-        }
-    }
-
-    /// The serving process has ended: its own run is the trial without techniques if it never served.
-    fn unserved(&mut self, requests: usize) -> Result<Option<Trial>, Failure> {
-        let Some(run) = self.join()? else { return Ok(None) };
-        let trial = Trial::of(run.ended, &run.reports, self.ample)?;
-        if trial.end == End::Interrupted {
-            return Ok(Some(trial));
-        }
-        if requests == 0 {
-            self.unserved = Some(trial);
-        }
-        Ok(None)
-    }
-
-    /// Ends the serving process, and what waits for it.
-    fn end(&mut self) -> Result<(), Failure> {
-        let _ = fs::write(self.folder.join("end"), "");
-        let until = Instant::now() + GRACE;
-        while self.server.as_ref().is_some_and(|server| !server.is_finished()) {
-            if Instant::now() > until {
-                self.session.interrupt();
-                break;
-            }
-            sleep(Duration::from_millis(5));
-        }
-        self.join().map(|_| ())
-    }
-
-    fn join(&mut self) -> Result<Option<Run>, Failure> {
-        let Some(server) = self.server.take() else { return Ok(None) };
-        match server.join() {
-            Ok(run) => run.map(Some),
-            Err(panic) => std::panic::resume_unwind(panic),
         }
     }
 }

@@ -66,7 +66,7 @@ calls! { Driver:
     }
     fn cuMemGetInfo_v2(free: Out<usize>, total: Out<usize>) {
         free.put(memory().free_bytes(current_device()?) as usize)?;
-        total.put(setup().memory_bytes as usize)
+        total.put(setup().memory_bytes() as usize)
     }
     fn cuMemHostAlloc(address: Out<u64>, bytes: usize, _flags: c_uint) {
         address.put(memory().pin(bytes as u64)?)

@@ -37,7 +37,7 @@ calls! { Driver:
     }
     fn cuDeviceTotalMem_v2(bytes: Out<u64>, device: c_int) {
         setup().device(device)?;
-        bytes.put(setup().memory_bytes)
+        bytes.put(setup().memory_bytes())
     }
     fn cuDeviceGetAttribute(value: Out<c_int>, attribute: c_int, device: c_int) {
         value.put(gpu::attribute(setup(), setup().device(device)?, attribute))

@@ -117,7 +117,7 @@ fn append(bytes: &mut Vec<u8>, fields: &[Field], setup: &Setup, device: usize, f
                 bytes.resize(256, 0);
             }
             Uuid => bytes.extend(setup.uuid(device)),
-            Memory => size(bytes, setup.memory_bytes),
+            Memory => size(bytes, setup.memory_bytes()),
             Int(number) => {
                 pad(bytes, 4);
                 bytes.extend(attribute(setup, device, number).to_ne_bytes());
@@ -160,7 +160,7 @@ mod tests {
         ] {
             let bytes = structure(&setup, 0, form);
             assert_eq!(bytes.len(), length, "{form:?}");
-            assert_eq!(u64::from_ne_bytes(bytes[288..296].try_into().unwrap()), setup.memory_bytes);
+            assert_eq!(u64::from_ne_bytes(bytes[288..296].try_into().unwrap()), setup.memory_bytes());
             assert_eq!((int(&bytes, major), int(&bytes, sms)), (8, 108), "{form:?}");
             assert_eq!((int(&bytes, l2), int(&bytes, optin)), (40 << 20, 166_912), "{form:?}");
             assert_eq!(int(&bytes, cluster), 0, "{form:?}");

@@ -160,14 +160,14 @@ calls! { Nvml:
     }
     /// Version, then total, reserved, free and used bytes.
     fn nvmlDeviceGetMemoryInfo_v2(device: DeviceHandle, info: Out<[u64; 5]>) {
-        let (total, free) = (setup().memory_bytes, memory().free_bytes(of(device)?));
+        let (total, free) = (setup().memory_bytes(), memory().free_bytes(of(device)?));
         let [version, ..] = info.get()?;
         info.put([version, total, 0, free, total - free])
     }
     /// BAR1 memory, through which the host accesses the device: total, free and used bytes.
     fn nvmlDeviceGetBAR1MemoryInfo(device: DeviceHandle, info: Out<[u64; 3]>) {
         of(device)?;
-        info.put([setup().memory_bytes.next_power_of_two(), setup().memory_bytes.next_power_of_two(), 0])
+        info.put([setup().memory_bytes().next_power_of_two(), setup().memory_bytes().next_power_of_two(), 0])
     }
     /// The legacy address in 16 bytes; domain, bus, device, two device IDs; the address in 32 bytes.
     fn nvmlDeviceGetPciInfo_v3(device: DeviceHandle, info: Out<u8>) {

@@ -49,7 +49,7 @@ pub(super) fn device(setup: &Setup) -> String {
     ] {
         add(key, &of(number));
     }
-    add("totalGlobalMem", &setup.memory_bytes);
+    add("totalGlobalMem", &setup.memory_bytes());
     add("deviceVer", &(major * 100 + minor * 10));
     add("driverVer", &crate::version::DRIVER);
     json.push('}');

@@ -40,7 +40,7 @@ calls! { Runtime:
     fn cudaMemGetInfo(free: Out<usize>, total: Out<usize>) {
         let bytes = memory().free_bytes(current_device()?);
         free.put(size(bytes))?;
-        total.put(size(setup().memory_bytes))
+        total.put(size(setup().memory_bytes()))
     }
     fn cudaHostAlloc(address: Out<u64>, bytes: usize, _flags: u32) {
         address.put(memory().pin(bytes as u64)?)

@@ -1,0 +1,206 @@
+//! The process that runs trials of `plan`: [`Server`]. It is a run of the program that waits at its first use of CUDA and forks for
+//! each request (`serve.py`), for as many at once as this machine has processors. Their order is that of the requests.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread::{Scope, ScopedJoinHandle, sleep};
+use std::time::{Duration, Instant};
+
+use super::run::{Ended, Run, Session};
+use super::trial::unreadable;
+use crate::exit::Failure;
+use crate::techniques::Set;
+
+/// How long the end of a child may take beyond its own limit, and the end of the server.
+pub(super) const GRACE: Duration = Duration::from_secs(5);
+
+/// How often an answer is looked for.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How a set is tried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// With ample memory.
+    Ample,
+    /// With ample memory, of which the allocator may use what the GPU has.
+    Limited,
+    /// With ample memory; the operators of a step are counted.
+    Counted,
+    /// On the GPU itself.
+    Itself,
+}
+
+/// What a fork is asked for, beside its set.
+pub(super) struct Wanted {
+    /// The set, as JSON.
+    pub(super) set: serde_json::Value,
+    pub(super) limit: Duration,
+    /// The limit of the allocator.
+    pub(super) limit_bytes: Option<u64>,
+    /// The device's memory, if it is another than the server's.
+    pub(super) memory_bytes: Option<u64>,
+    /// Whether the peak's contents are recorded.
+    pub(super) records: bool,
+    pub(super) ranks: u32,
+    /// Whether no other trial may run meanwhile.
+    pub(super) is_alone: bool,
+}
+
+/// The process, and what it was asked for.
+pub(super) struct Server<'scope> {
+    session: &'scope Session,
+    /// `None` once it has ended.
+    process: Option<ScopedJoinHandle<'scope, Result<Run, Failure>>>,
+    /// For requests and answers.
+    folder: PathBuf,
+    /// The requests in order; those that are taken back count.
+    asked: Vec<Option<(Set, How)>>,
+    /// Answers that were taken.
+    answered: usize,
+}
+
+/// What came of a request.
+pub(super) enum Answer {
+    /// The fork ended like this; its reports. `beside`: another trial ran at some time of it.
+    Ended { ended: Ended, reports: PathBuf, shared: PathBuf, beside: bool },
+    /// It took too long.
+    Expired,
+    /// A fork would not show it: the program has asked for the device's memory already.
+    Unable,
+    /// The program did not get to its first use of CUDA in time.
+    Late,
+    /// The process has ended: its run, if it was not asked for before.
+    Gone(Option<Run>),
+}
+
+impl<'scope> Server<'scope> {
+    /// Starts the process; `run` gets the folder for requests.
+    pub(super) fn begin<'env>(
+        scope: &'scope Scope<'scope, 'env>,
+        session: &'scope Session,
+        run: impl FnOnce(PathBuf) -> Result<Run, Failure> + Send + 'scope,
+    ) -> Result<Server<'scope>, Failure> {
+        let folder = session.folder().join("plan");
+        fs::create_dir_all(&folder).map_err(|why| unreadable(&why))?;
+        let place = folder.clone();
+        let process = Some(scope.spawn(move || run(place)));
+        Ok(Server { session, process, folder, asked: Vec::new(), answered: 0 })
+    }
+
+    /// Whether it can be asked.
+    pub(super) fn is_there(&self) -> bool {
+        self.process.is_some()
+    }
+
+    /// Whether nothing was asked so far.
+    pub(super) fn is_new(&self) -> bool {
+        self.asked.is_empty()
+    }
+
+    /// Requests without an answer that was taken.
+    pub(super) fn waiting(&self) -> u32 {
+        u32::try_from(self.asked.len() - self.answered).unwrap_or(u32::MAX)
+    }
+
+    /// The number of a request that was made for this.
+    pub(super) fn known(&self, set: &Set, how: How) -> Option<usize> {
+        self.asked.iter().position(|it| it.as_ref().is_some_and(|(known, of)| known == set && *of == how))
+    }
+
+    /// Makes a request; returns its number.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn ask(&mut self, set: &Set, how: How, wanted: &Wanted) -> Result<usize, Failure> {
+        let number = self.asked.len();
+        let (reports, shared) = self.places(number);
+        fs::create_dir_all(&reports).map_err(|why| unreadable(&why))?;
+        fs::create_dir_all(&shared).map_err(|why| unreadable(&why))?;
+        let request = serde_json::json!({
+            "set": wanted.set,
+            "reports": reports,
+            "shared": shared,
+            "limit_s": wanted.limit.as_secs_f64(),
+            "limit_bytes": wanted.limit_bytes,
+            "memory_bytes": wanted.memory_bytes,
+            "records": wanted.records,
+            "shows": number == 0,
+            "ranks": wanted.ranks,
+            "alone": wanted.is_alone,
+        });
+        let unfinished = self.folder.join("request");
+        fs::write(&unfinished, request.to_string()).map_err(|why| unreadable(&why))?;
+        fs::rename(&unfinished, self.folder.join(format!("{number}.json")))
+            .map_err(|why| unreadable(&why))?;
+        self.asked.push(Some((set.clone(), how)));
+        Ok(number)
+    }
+
+    fn places(&self, number: usize) -> (PathBuf, PathBuf) {
+        (self.folder.join(format!("reports-{number}")), self.folder.join(format!("shared-{number}")))
+    }
+
+    /// Waits for the answer to a request, at most for this long.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn answer(&mut self, number: usize, most: Duration) -> Result<Answer, Failure> {
+        let done = self.folder.join(format!("{number}.done"));
+        let until = Instant::now() + most;
+        loop {
+            if let Ok(text) = fs::read(&done) {
+                // A set can be tried again.
+                self.asked[number] = None;
+                self.answered += 1;
+                return Ok(self.read(number, &serde_json::from_slice(&text).unwrap_or_default()));
+            }
+            if self.process.as_ref().is_none_or(ScopedJoinHandle::is_finished) {
+                return Ok(Answer::Gone(self.join()?));
+            }
+            if Instant::now() > until {
+                self.session.interrupt();
+                self.join()?;
+                return Ok(Answer::Late);
+            }
+            sleep(PAUSE);
+        }
+    }
+
+    fn read(&self, number: usize, done: &serde_json::Value) -> Answer {
+        let (reports, shared) = self.places(number);
+        let beside = done["beside"] == true;
+        let ended = |ended| Answer::Ended { ended, reports, shared, beside };
+        match (done["status"].as_i64().and_then(|it| i32::try_from(it).ok()), done["status"].as_str()) {
+            (Some(0), _) => ended(Ended::Well),
+            (Some(code), _) if code < 0 => ended(Ended::Signal(-code)),
+            (Some(code), _) => ended(Ended::Status(code)),
+            (None, Some("unable")) => Answer::Unable,
+            (None, _) => Answer::Expired,
+        }
+    }
+
+    /// Ends the process, and what waits for it.
+    ///
+    /// # Errors
+    /// Those of its run.
+    pub(super) fn end(&mut self) -> Result<(), Failure> {
+        let _ = fs::write(self.folder.join("end"), "");
+        let until = Instant::now() + GRACE;
+        while self.process.as_ref().is_some_and(|process| !process.is_finished()) {
+            if Instant::now() > until {
+                self.session.interrupt();
+                break;
+            }
+            sleep(PAUSE);
+        }
+        self.join().map(|_| ())
+    }
+
+    fn join(&mut self) -> Result<Option<Run>, Failure> {
+        let Some(process) = self.process.take() else { return Ok(None) };
+        match process.join() {
+            Ok(run) => run.map(Some),
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+    }
+}
