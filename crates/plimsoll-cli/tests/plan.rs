@@ -21,13 +21,19 @@ class Block(nn.Module):
         if 'hangs' in sys.argv and torch._C._current_graph_task_id() != -1:
             time.sleep(600)
         return self.down(nn.functional.gelu(self.up(x)))
+rows = 4096
+if 'asks' in sys.argv:
+    import subprocess
+    ask = ['nvidia-smi', '--query-gpu=memory.total', '--format=csv,noheader,nounits']
+    rows = 4096 if int(subprocess.check_output(ask)) > 5000 else 1024
 model = nn.Sequential(*[Block() for _ in range(6)]).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
 for step in range(4):
-    loss = model(torch.randn(4096, 512, device='cuda')).square().mean()
+    loss = model(torch.randn(rows, 512, device='cuda')).square().mean()
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
+    time.sleep('slow' in sys.argv)
 ";
 
 /// The same model in a program that catches running out of memory: it halves its batch, searches for it, or leaves the step out.
@@ -120,6 +126,15 @@ fn a_program_that_fits_as_it_is_keeps_its_command() {
         "{plan}"
     );
     assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py")), "{plan}");
+}
+
+#[test]
+fn a_program_that_asks_for_the_gpus_memory_runs_on_one_of_that_size() {
+    let Some(torch) = Torch::new("plan-asks", BLOCKS) else { return };
+    let plan = planned(&torch, &["--gpu=4GiB"], &["asks"], 0);
+    let peak = |row: &Value| row["peak_allocated_bytes"].as_u64().expect("a peak");
+    // Trials have more memory than the GPU.
+    assert!(peak(&plan["planned"]) < peak(&plan["tried"][0]) / 2, "{plan}");
 }
 
 #[test]
@@ -225,7 +240,7 @@ fn a_trial_that_hangs_is_a_row_and_the_search_goes_on() {
 fn an_interrupted_search_reports_what_it_knows() {
     let Some(torch) = Torch::new("plan-interrupt", BLOCKS) else { return };
     let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    program.args(arguments(&torch, &["--gpu=400MiB", "--json"], &[]));
+    program.args(arguments(&torch, &["--gpu=400MiB", "--json"], &["slow"]));
     let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut progress = BufReader::new(child.stderr.take().expect("stderr")).lines();
     let tried = progress.by_ref().map_while(Result::ok).find(|line| line.starts_with("tried expandable"));

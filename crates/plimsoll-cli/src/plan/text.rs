@@ -148,7 +148,8 @@ pub(super) fn verdict(plan: &Plan) -> String {
                 .filter(|it| it.is_effective())
                 .min_by_key(|it| it.trial.reserved_bytes);
             let least = least.map_or_else(String::new, |it| {
-                format!("; the least is {} reserved, with {}", size(it.trial.reserved_bytes), named(it))
+                let with = if it.set.is_empty() { "" } else { "with " };
+                format!("; the least is {} reserved, {with}{}", size(it.trial.reserved_bytes), named(it))
             });
             match offer {
                 Some(it) => format!(

@@ -330,8 +330,7 @@ impl Trials<'_> {
                     is_alone = true;
                 }
                 Answer::Expired | Answer::Late => return Ok(Some(Trial::expired(wanted.limit))),
-                Answer::Unable => return Ok(None),
-                Answer::Gone(None) => return Ok(None),
+                Answer::Unable | Answer::Gone(None) => return Ok(None),
                 Answer::Gone(Some(run)) => {
                     let trial = Trial::of(run.ended, &run.reports, self.ample)?;
                     if trial.end == End::Interrupted {

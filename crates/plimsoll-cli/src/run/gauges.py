@@ -111,11 +111,12 @@ class Gauges:
             for tensor in tensors:
                 tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor: the part of this rank
                 if getattr(tensor, "is_cuda", False) and tensor.device.index == device:
-                    storage = tensor.untyped_storage()
-                    if storage.data_ptr() not in seen:
-                        seen.add(storage.data_ptr())
-                        # The allocator rounds requests up to 512 bytes.
-                        sums[category] = sums.get(category, 0) + -(-storage.nbytes() // 512) * 512
+                    for part in (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,):
+                        storage = part.untyped_storage()
+                        if storage.data_ptr() not in seen:
+                            seen.add(storage.data_ptr())
+                            # The allocator rounds requests up to 512 bytes.
+                            sums[category] = sums.get(category, 0) + -(-storage.nbytes() // 512) * 512
 
         optimizers, modules = list(self.optimizers), list(self.modules)
         own = [it for optimizer in optimizers for group in optimizer.param_groups for it in group["params"]]

@@ -30,4 +30,4 @@ class Autocast:
 
     def report(self):
         lines = ['with torch.autocast("cuda", dtype=torch.bfloat16):', "    output = model(...)  # and the loss"]
-        return dict(applied=bool(self.applied), detail="", lines=lines)
+        return dict(applied=bool(self.applied), detail="" if self.applied else context.untrained(), lines=lines)

@@ -15,7 +15,7 @@ class FreeGrads:
         self.between = False  # whether the forward pass has begun and no backward pass since
         self.late = False  # whether the program clears gradients between the two
         self.freed = []  # parameters whose gradients were freed, and not yet cleared by the program
-        self.count = self.bytes = 0
+        self.count = 0
         self.steps = 0
 
     def begin(self):
@@ -28,7 +28,6 @@ class FreeGrads:
         if self.late and not self.fresh and self.steps:
             for parameter in root.parameters():
                 if parameter.grad is not None and parameter.is_leaf:
-                    self.bytes += parameter.grad.nbytes
                     parameter.grad = None
                     self.freed.append(id(parameter))
                     self.count += 1

@@ -6,7 +6,7 @@
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import context, lane
+from . import context, lane, observers
 
 LEAST_BYTES = 16 << 20
 LEAST_SHARE = 8  # a view of less than one eighth of its storage stays
@@ -27,7 +27,13 @@ class Offload:
 
     def __init__(self, value):
         self.least_bytes = LEAST_BYTES if value is None else value
-        self.count = self.bytes = self.calls = 0
+        self.count = self.bytes = self.calls = self.steps = 0
+
+    def begin(self):
+        observers.listeners["stepped"].append(self.stepped)
+
+    def stepped(self, optimizer):
+        self.steps += 1
 
     def first(self, root):
         why = context.wrapped_class(root)
@@ -69,4 +75,5 @@ class Offload:
             return dict(applied=False, detail=f"no saved tensor has {mib} MiB or more", lines=[], bytes=0)
         size = "" if self.least_bytes == LEAST_BYTES else f", {self.least_bytes}"
         lines = [context.IMPORT, f"plimsoll.offload(model{size})"]
-        return dict(applied=True, detail="", lines=lines, bytes=self.bytes // self.calls)
+        # A step may have several calls, whose gradients accumulate.
+        return dict(applied=True, detail="", lines=lines, bytes=self.bytes // (self.steps or self.calls))
