@@ -154,6 +154,42 @@ fn the_parent_of_a_training_process_says_nothing_of_techniques() {
     assert_eq!((stdout(&output), stderr(&output)), ("loss 0 0\n".to_owned(), String::new()));
 }
 
+/// Blocks that take what they need out of a list, as the second half of a U-Net does.
+const TAKES: &str = "
+import torch, torch.nn as nn
+torch.manual_seed(0)
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+    def forward(self, x, factors):
+        return torch.tanh(self.inner(x) * factors.pop())
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(3))
+    def forward(self, x):
+        factors = [x, 2 * x, 3 * x]
+        for block in self.blocks:
+            x = block(x, factors)
+        return x
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    loss = model(torch.randn(4, 8)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print('loss', loss.item().hex())
+";
+
+#[test]
+fn checkpointed_blocks_take_out_of_a_list_once() {
+    let Some(torch) = Torch::new("run-takes", TAKES) else { return };
+    let [alone, checkpointed] = ["", "checkpoint"].map(|set| stdout(&run(&torch, set, &[])));
+    assert_eq!((checkpointed.lines().count(), &checkpointed), (3, &alone));
+}
+
 /// Steps of 1.2 s with stacks and 1 s without, or of 1 s, or of times that vary so much that stacks may cost something; how many of the
 /// last 40 have stacks, and whether an evaluation has.
 const SAMPLED: &str = "

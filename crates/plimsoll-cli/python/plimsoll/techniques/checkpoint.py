@@ -47,6 +47,7 @@ class Checkpoint:
         self.most = value  # the number of blocks of each model; None: all
         self.of = self.count = 0
         self.lines = []
+        self.takes = False  # whether a block changes a list that it is given, which PyTorch's own checkpointing does not allow
         self.patched = set()
         self.running = threading.local()
 
@@ -100,12 +101,18 @@ class Checkpoint:
     def call(self, block, original, args, kwargs):
         leaves, structure = tree_flatten((args, kwargs))
 
+        first = [(args, kwargs)]
+
         def run(*leaves):
-            args, kwargs = tree_unflatten(leaves, structure)
+            # A block may take things out of a list that it is given. So the program's own lists are for the first computation, and
+            # the second gets lists as they were before it.
+            args, kwargs = first.pop() if first else tree_unflatten(leaves, structure)
             return original(block, *args, **kwargs)
 
         before = versions(block)
         result = checkpoint(run, *leaves, use_reentrant=False, context_fn=lambda: (Nothing(), Again(block)))
+        if not self.takes and tree_flatten((args, kwargs))[1] != structure:
+            self.takes = True
         for name, buffer, version in before:
             now = block.get_buffer(name)
             if now is not buffer or now._version != version:
@@ -114,7 +121,9 @@ class Checkpoint:
 
     def report(self):
         detail = f"{self.count} of {self.of} blocks" if self.of else context.untrained()
-        return dict(applied=bool(self.count), detail=detail, lines=self.lines, blocks=self.of)
+        option = "" if self.most is None else f", first={self.most}"
+        own = [context.IMPORT, f"plimsoll.checkpoint_blocks(model{option})"]
+        return dict(applied=bool(self.count), detail=detail, lines=own if self.takes else self.lines, blocks=self.of)
 
 
 def versions(block):
