@@ -38,7 +38,7 @@ pub trait Compute: Element<Stored = Self> + bytemuck::Pod + Default {
 }
 
 /// One value as another type: rounded to the nearest, towards zero for whole numbers (which wrap among themselves), and
-/// `true` where it is not zero.
+/// `true` where it is not zero. A `uint8` is the lowest byte of the whole number, as in PyTorch; other types are as near as they get.
 trait As<To> {
     fn as_(self) -> To;
 }
@@ -53,13 +53,23 @@ macro_rules! as_number {
     )*)* };
 }
 as_number! {
-    f64 => f64 f32 i64 i32 i16 u8;
-    f32 => f64 f32 i64 i32 i16 u8;
+    f64 => f64 f32 i64 i32 i16;
+    f32 => f64 f32 i64 i32 i16;
     i64 => f64 f32 i64 i32 i16 u8;
     i32 => f64 f32 i64;
     i16 => f64 f32 i64;
     u8 => f64 f32 i64;
 }
+
+macro_rules! as_byte {
+    ($($from:ty),*) => { $(
+        impl As<u8> for $from {
+            #[inline(always)]
+            fn as_(self) -> u8 { self as i64 as u8 }
+        }
+    )* };
+}
+as_byte!(f64, f32);
 
 /// As `bf16::to_f32`, without its branch for what is not a number: the upper half of the same bits.
 #[inline(always)]
@@ -255,7 +265,12 @@ mod tests {
 
     #[test]
     fn floats_become_whole_numbers_towards_zero_and_in_range() {
-        assert_eq!(cast::<f32, u8>(&[1.9, -3.0, 300.0, f32::NAN]), [1, 0, 255, 0]);
+        assert_eq!(
+            cast::<f32, u8>(&[1.9, -3.0, 300.0, f32::NAN]),
+            [1, 253, 44, 0],
+            "as PyTorch, by way of int64"
+        );
+        assert_eq!(cast::<f32, i16>(&[-1.9, 1e9, -1e9, f32::NAN]), [-1, i16::MAX, i16::MIN, 0]);
         assert_eq!(cast::<i64, f32>(&[-7, 1 << 40]), [-7.0, 1_099_511_627_776.0]);
         assert_eq!(cast::<i64, u8>(&[-1, 257]), [255, 1], "whole numbers wrap, as in PyTorch");
         assert_eq!(cast::<f64, bool>(&[0.0, -0.0, 0.1, f64::NAN]), [false, false, true, true]);

@@ -181,8 +181,8 @@ pub trait Element: sealed::Sealed + Copy + PartialEq + Send + Sync + fmt::Debug 
     fn to_stored(self) -> Self::Stored;
     /// From what lies in memory.
     fn from_stored(stored: Self::Stored) -> Self;
-    /// Converted from 64 bits: rounded to the nearest of floating point, towards zero and into range for whole numbers,
-    /// true where not zero.
+    /// Converted from 64 bits: rounded to the nearest of floating point, towards zero and into range for whole numbers (to `uint8`
+    /// the lowest byte of one, as in PyTorch), true where not zero.
     fn from_f64(value: f64) -> Self;
     /// Converted to 64 bits.
     fn to_f64(self) -> f64;
@@ -242,7 +242,7 @@ element! {
     i64 => I64, |x| x as i64, |x| x as f64;
     i32 => I32, |x| x as i32, f64::from;
     i16 => I16, |x| x as i16, f64::from;
-    u8 => U8, |x| x as u8, f64::from;
+    u8 => U8, |x| x as i64 as u8, f64::from;
 }
 
 impl sealed::Sealed for bool {}

@@ -181,9 +181,9 @@ impl MomentState {
     /// The sum of squared distances from the mean, over the count less `correction`.
     #[inline(always)]
     pub fn variance(self, correction: f64) -> f64 {
-        let around_mean = (self.squares - self.sum * self.sum / self.count).max(0.0);
-        // As PyTorch: a divisor below 0 counts as 0.
-        let around_mean = if self.squares.is_nan() { f64::NAN } else { around_mean };
+        let around_mean = self.squares - self.sum * self.sum / self.count;
+        // As PyTorch: a divisor below 0 counts as 0. Rounding may go below 0, infinities make what is not a number.
+        let around_mean = if around_mean < 0.0 { 0.0 } else { around_mean };
         around_mean / (self.count - correction).max(0.0)
     }
 }

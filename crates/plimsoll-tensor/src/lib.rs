@@ -85,6 +85,7 @@ pub use autograd::{
 };
 pub use capture::{Graph, GraphPool};
 pub use cpu::CpuConfig;
+pub use cpu::kernels::loss::Reduction;
 pub use cuda::CudaCall;
 pub use cuda_device::{CudaReport, cuda_report};
 pub use cuda_times::{KernelTime, cuda_kernel_times};

@@ -4,8 +4,8 @@
 
 mod second;
 
+use plimsoll_tensor::Reduction;
 use plimsoll_tensor::autograd::{GradOptions, grad};
-use plimsoll_tensor::op::Reduction;
 use plimsoll_tensor::{
     BackwardOptions, CpuConfig, CrossEntropyOptions, DType, Device, Error, SimConfig, Tensor, no_grad,
 };

@@ -198,6 +198,65 @@ fn a_result_goes_into_memory_that_is_there() {
 }
 
 #[test]
+fn results_of_several_operations_go_there_too() {
+    let device = Device::cpu();
+    let x = Tensor::from_slice(&[1.0f32, -2.0, 3.0, 0.5], &[2, 2], &device).unwrap();
+    let stack = x.unsqueeze(0).unwrap();
+    type Made = Box<dyn Fn() -> Result<Tensor>>;
+    let made = |f: fn(&Tensor) -> Result<Tensor>| -> Made {
+        let x = x.clone();
+        Box::new(move || f(&x))
+    };
+    let cases: Vec<Made> = vec![
+        made(|x| x.exp()?.add(x)),
+        made(|x| x.exp()?.add(x)?.neg()?.mul(x)),
+        made(|x| x.exp()?.t()?.add(x)),
+        made(|x| x.exp()?.t()),
+        made(|x| {
+            let kept = x.exp()?;
+            let sum = kept.add(x)?.neg()?.abs()?;
+            kept.mul(&sum)
+        }),
+        made(|x| {
+            let y = x.square()?;
+            y.add_(x)?;
+            Ok(y)
+        }),
+        made(|x| x.logcumsumexp(1)),
+        made(|x| x.inner(x)),
+        made(|x| x.tensordot(x, &[1], &[0])),
+        made(|x| x.clamp_tensors(Some(&x.neg()?), Some(&x.square()?))),
+        made(Tensor::acosh),
+        made(|x| x.softmin(0)),
+        made(|x| x.normalize(1)),
+        made(|x| x.roll(&[1], &[0])?.flip(&[1])),
+        made(|x| Ok(x.cummax(1)?.0)),
+        made(|x| x.nan_to_num(0.0, None, None)?.lerp_scalar(x, 0.25)),
+        made(Tensor::t),
+        Box::new(move || stack.baddbmm(&stack, &stack, 0.5, 2.0)?.squeeze(0)),
+    ];
+    for (i, f) in cases.iter().enumerate() {
+        let expected = f().unwrap().to_vec::<f32>().unwrap();
+        let out = Tensor::zeros(&[2, 2], &device).unwrap();
+        into_out(&out, f).unwrap();
+        let same = |(a, b): (&f32, &f32)| a == b || (a.is_nan() && b.is_nan());
+        let got = out.to_vec::<f32>().unwrap();
+        assert!(got.iter().zip(&expected).all(same), "case {i}: {got:?}, not {expected:?}");
+    }
+    // Where nothing earlier is in use, no memory is requested: of three results in a row, one.
+    let device = Device::sim(SimConfig::new(1 << 30));
+    let [x, out] = [(); 2].map(|()| Tensor::zeros(&[256, 256], &device).unwrap());
+    let before = device.memory_allocated();
+    device.reset_peak_memory_stats();
+    into_out(&out, || {
+        let second = x.exp()?.neg()?;
+        second.abs()
+    })
+    .unwrap();
+    assert_eq!(device.max_memory_allocated() - before, 256 * 256 * 4);
+}
+
+#[test]
 fn what_cannot_go_there_is_refused() {
     let device = Device::cpu();
     let (x, out) = (Tensor::ones(&[2], &device).unwrap(), Tensor::zeros(&[2], &device).unwrap());
@@ -207,8 +266,8 @@ fn what_cannot_go_there_is_refused() {
     let leaf = x.detach().requires_grad_(true).unwrap();
     assert!(matches!(into_out(&out, || leaf.exp()), Err(Error::Autograd { .. })));
     no_grad(|| into_out(&out, || leaf.exp())).unwrap();
-    let text = into_out(&out, || x.exp()?.add(&x)).unwrap_err().to_string();
-    assert!(text.contains("exp wrote its result into `out`, and add reads it"), "{text}");
+    let text = into_out(&out, || x.exp()?.add(&out)).unwrap_err().to_string();
+    assert!(text.contains("exp wrote its result into `out`, whose values add reads"), "{text}");
     x.exp().unwrap(); // ordinary again
 }
 

@@ -8,7 +8,7 @@
 mod forms;
 
 use forms::{Form, values};
-use plimsoll_tensor::op::Reduction;
+use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{BackwardOptions, Conv2dOptions, Device, MaxPool2dOptions, Result, Tensor, no_grad};
 
 /// The step either way. Rounding in 32 bits then costs about 6e-8 · |f| / STEP = 6e-6 · |f| per output that

@@ -4,7 +4,7 @@
 
 mod second;
 
-use plimsoll_tensor::op::Reduction;
+use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{Activation, BatchNormOptions, CpuConfig, Device, Result, Rotary, SimConfig, Tensor};
 use second::check_second;
 

@@ -7,11 +7,11 @@ mod second;
 
 use std::sync::{Arc, Mutex};
 
+use plimsoll_tensor::Reduction;
 use plimsoll_tensor::autograd::{
     GradOptions, backward, detect_anomaly, enable_grad, grad, is_grad_enabled, saved_tensors_hooks,
 };
 use plimsoll_tensor::label::{Span, intern};
-use plimsoll_tensor::op::Reduction;
 use plimsoll_tensor::{
     BackwardOptions, Category, Conv2dOptions, CpuConfig, Device, Error, Function, FunctionBackward, Grads,
     MaxPool2dOptions, Result, Save, SimConfig, Tensor, Tensors, apply, no_grad,

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
-use plimsoll_tensor::op::Reduction;
+use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{CpuConfig, DType, Device, Error, Result, SimConfig, Tensor};
 
 fn text<T>(result: Result<T>) -> String {
@@ -28,6 +28,53 @@ fn a_tensor_has_the_values_it_was_made_with() {
     assert_eq!(x.ones_like().unwrap().to_vec::<f32>().unwrap(), [1.0; 4]);
     assert_eq!((x.rank(), x.numel(), x.strides(), x.dtype()), (2, 4, &[2, 1][..], DType::F32));
     assert_eq!(format!("{x:?}"), "Tensor([2, 2], float32, cpu)");
+}
+
+#[test]
+fn errors_name_the_method_that_was_called() {
+    let leaf = zeros(&[2]).requires_grad_(true).unwrap();
+    for (result, name) in [
+        (leaf.clamp_(0.0, 1.0), "clamp_"),
+        (leaf.clamp_min_(0.0), "clamp_"),
+        (leaf.mul_scalar_(2.0), "mul_"),
+        (leaf.add_scalar_(2.0), "add_"),
+        (leaf.sub_scalar_(2.0), "sub_"),
+        (leaf.div_scalar_(2.0), "div_"),
+        (leaf.pow_scalar_(3.0), "pow_"),
+        (leaf.hardtanh_(0.0, 1.0), "hardtanh_"),
+    ] {
+        let error = text(result);
+        assert!(error.starts_with(&format!("{name}: ")), "{error}");
+    }
+    let truths = zeros(&[2]).eq_scalar(0).unwrap();
+    for (result, name) in [
+        (truths.clamp_min(0.5).and_then(|x| x.add(&zeros(&[3]))), "add"),
+        (truths.clamp_tensors(None, None), "clamp"),
+        (truths.abs(), "abs"),
+        (truths.pow_scalar(-1), "pow"),
+    ] {
+        let error = text(result);
+        assert!(error.starts_with(&format!("{name}: ")), "{error}");
+    }
+}
+
+#[test]
+fn truth_values_have_no_difference() {
+    let (x, truths) = (zeros(&[2]), zeros(&[2]).eq_scalar(0).unwrap());
+    for result in [&x - &truths, &truths - &x, &truths - &truths, &truths - 1, 1 - &truths, 1.5 - &truths] {
+        assert_eq!(text(result), "sub: expected a type of numbers, got bool; convert with `to_dtype`");
+    }
+    assert!(text(x.sub_(&truths)).starts_with("sub_: expected a type of numbers, got bool"));
+}
+
+#[test]
+fn whole_numbers_are_not_multiplied_by_fractions() {
+    let x = Tensor::full(&[1, 2, 2], 3.0, DType::U8, &Device::cpu()).unwrap();
+    assert_eq!(
+        text(x.baddbmm(&x, &x, 0.5, 1.0)),
+        "baddbmm: beta 0.5 and alpha 1 for uint8: need whole numbers"
+    );
+    assert!(text(x.baddbmm(&x.long().unwrap(), &x.long().unwrap(), 1.0, 1.0)).starts_with("baddbmm: "));
 }
 
 #[test]

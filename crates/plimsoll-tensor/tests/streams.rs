@@ -263,8 +263,8 @@ fn threads_with_a_stream_each_do_not_mix_their_results() {
 
 #[test]
 fn a_late_error_names_what_failed_and_whose_it_was_and_then_work_goes_on() {
+    use plimsoll_tensor::Reduction;
     use plimsoll_tensor::label::{Span, intern};
-    use plimsoll_tensor::op::Reduction;
     let (device, pauses) = late();
     let stream = device.default_stream();
     let scores = Tensor::zeros(&[2, 3], &device).unwrap();
@@ -300,7 +300,7 @@ fn a_late_error_names_what_failed_and_whose_it_was_and_then_work_goes_on() {
 
 #[test]
 fn reading_returns_the_error_of_the_work_that_the_values_come_from() {
-    use plimsoll_tensor::op::Reduction;
+    use plimsoll_tensor::Reduction;
     let (device, _) = late();
     let scores = Tensor::zeros(&[1, 3], &device).unwrap();
     let wrong = Tensor::from_slice(&[7i64], &[1], &device).unwrap();

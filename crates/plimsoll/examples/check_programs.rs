@@ -8,6 +8,7 @@
 
 mod support;
 
+use plimsoll::Reduction;
 use plimsoll::amp::{GradScaler, GradScalerState};
 use plimsoll::autocast::autocast;
 use plimsoll::models::{Llama, LlamaConfig};
@@ -15,7 +16,6 @@ use plimsoll::nn::{
     BatchNorm2d, Conv2d, ConvTranspose2d, ConvTransposeConfig, Embedding, GroupNorm, LSTM, Linear, Module,
     PackedSequence, RecurrentOptions, Scope,
 };
-use plimsoll::op::Reduction;
 use plimsoll::optim::{Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm_};
 use plimsoll::{
     CrossEntropyOptions, DType, Device, InterpolateMode, MaxPool2dOptions, ResizeTo, Result, Tensor,

@@ -7,6 +7,7 @@ mod world;
 
 use std::sync::Arc;
 
+use plimsoll::Reduction;
 use plimsoll::data::{Arrays, DataLoader, HostArray};
 use plimsoll::models::{Gpt2, Gpt2Config, ResNet, ResNetConfig};
 use plimsoll::nn::{
@@ -15,7 +16,6 @@ use plimsoll::nn::{
     MultiheadAttention, MultiheadAttentionOptions, MultiheadOptions, PReLU, PixelShuffle, RecurrentOptions,
     Scope, Upsample,
 };
-use plimsoll::op::Reduction;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{BagMode, CpuConfig, CrossEntropyOptions, DType, Device, Result, SimConfig, Tensor};
 use world::cnn;

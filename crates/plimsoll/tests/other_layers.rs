@@ -6,6 +6,7 @@
 mod layer_case;
 
 use layer_case::{check, device, recorded, scope, wave};
+use plimsoll::Reduction;
 use plimsoll::nn::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
     AdaptiveMaxPool3d, AlphaDropout, Approximate, AvgPool1d, AvgPool2d, AvgPool3d, BCELoss,
@@ -20,7 +21,6 @@ use plimsoll::nn::{
     RmsNorm, SELU, SiLU, Sigmoid, SmoothL1Loss, Softmax, Softmin, Softplus, Softshrink, Softsign, Tanh,
     Tanhshrink, Threshold, TransformerDecoder, TransformerEncoderLayer, TransformerOptions, Upsample,
 };
-use plimsoll::op::Reduction;
 use plimsoll::{Activation, BagMode, DType, InterpolateMode, MaxPool2dOptions, PadMode, Result, Tensor};
 
 /// A layer whose one output comes from one input of this shape.

@@ -5,7 +5,7 @@
 mod on_device;
 
 use on_device::seeded;
-use plimsoll::op::Reduction;
+use plimsoll::Reduction;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{DType, Device, Result, Tensor, no_grad};
 

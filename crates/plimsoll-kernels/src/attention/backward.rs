@@ -4,12 +4,13 @@
 //! `g` times the output: `dv = Pᵀ g`, `dS = P ∘ (g vᵀ - D)`, `dk = scale · dSᵀ q`, `dq = scale · dS k`. A chunk is one head
 //! of the keys with all the query heads that share it, so that each gradient is added up by one thread in one order.
 
-use super::super::exp::exp;
+use super::super::number::Float;
 use super::super::parallel::{Cut, for_each_chunk_with, scratch_workers};
 use super::super::simd::vectorize;
 use super::super::tile::ROWS;
-use super::block::{Into, Left, load, padded, product, turn};
+use super::block::{Into, Left, Scored, load, padded};
 use super::{AttentionShape, Heads, KEYS, SCORES, Scores};
+use crate::dtype::DType;
 
 /// Queries of a block: a whole number of tiles.
 const QUERIES: usize = 8 * ROWS;
@@ -29,62 +30,76 @@ fn parts(shape: &AttentionShape) -> [usize; 12] {
     [key, turned_key, value, turned_value, key, value, query[0], query[1], scores, scores, all * dim, all]
 }
 
-/// Floats of scratch that [`attention_backward`] needs.
-pub fn backward_scratch_len(shape: &AttentionShape) -> usize {
+/// Numbers of scratch that [`run`] needs.
+pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     parts(shape).iter().sum::<usize>() * scratch_workers(chunks(shape))
 }
 
-/// Where the gradients of queries, keys and values go: memory that may be one, beginnings and strides.
+/// Where the gradients of queries, keys and values go: memory that may be one, with elements of a type, beginnings and strides.
 pub struct Gradients<'a> {
-    pub memory: [&'a Cut<'a, f32>; 3],
+    pub memory: [&'a Cut<'a, u8>; 3],
+    pub dtype: DType,
     pub begins: [usize; 3],
     pub strides: [[usize; 3]; 3],
 }
 
 impl Gradients<'_> {
-    /// Writes rows of the gradient of input `i` from a row on.
+    /// Writes rows of the gradient of input `i` from a row on, times `scale`; the block is scaled too.
     ///
     /// # Safety
     /// No other thread writes these rows, and no two places of the gradients overlap.
-    unsafe fn store(&self, i: usize, at: [usize; 3], block: &[f32], (rows, dim): (usize, usize), scale: f32) {
+    unsafe fn store<T: Scored>(
+        &self,
+        i: usize,
+        at: [usize; 3],
+        block: &mut [T],
+        (rows, dim): (usize, usize),
+        scale: T,
+    ) {
         if dim == 0 {
             return;
         }
-        let strides = self.strides[i];
+        let (strides, size, store) = (self.strides[i], self.dtype.size(), T::store(self.dtype));
         let begin = self.begins[i] + (0..3).map(|d| at[d] * strides[d]).sum::<usize>();
-        for (row, from) in block.chunks_exact(padded(dim)).take(rows).enumerate() {
+        for (row, from) in block.chunks_exact_mut(padded(dim)).take(rows).enumerate() {
+            if scale != T::ONE {
+                from.iter_mut().for_each(|x| *x *= scale);
+            }
             // SAFETY: the caller's promise.
-            let to = unsafe { self.memory[i].range(begin + row * strides[2], dim) };
-            to.iter_mut().zip(from).for_each(|(to, x)| *to = x * scale);
+            let to = unsafe { self.memory[i].range((begin + row * strides[2]) * size, dim * size) };
+            store(&from[..dim], to);
         }
     }
 }
 
-/// Writes the gradients of queries, keys and values. The inputs are those of the forward pass, its output and its
-/// log-sum-exp, and the output's gradient.
-pub fn attention_backward(
+/// [`attention_backward`](super::attention_backward), computed in one type.
+pub(super) fn run<T: Scored>(
     shape: &AttentionShape,
     scores: &Scores<'_>,
-    [q, k, v]: [Heads<'_, f32>; 3],
-    [out, grad]: [Heads<'_, f32>; 2],
-    log_sums: &[f32],
+    [q, k, v]: [Heads<'_>; 3],
+    [out, grad]: [Heads<'_>; 2],
+    log_sums: &[T],
     to: &Gradients<'_>,
     scratch: &mut [f32],
 ) {
     let lens = parts(shape);
-    let group = shape.group();
-    for_each_chunk_with(chunks(shape), scratch, lens.iter().sum(), |chunk, own| {
+    let words = lens.iter().sum::<usize>() * size_of::<T>() / size_of::<f32>();
+    let (group, scale) = (shape.group(), <T as Float>::of(scores.scale));
+    for_each_chunk_with(chunks(shape), scratch, words, |chunk, own| {
+        let own: &mut [T] = bytemuck::cast_slice_mut(own);
         let (batch, kv_head) = (chunk / shape.kv_heads, chunk % shape.kv_heads);
         let mut own = Parts::of(own, lens);
-        let store = |i: usize, at: [usize; 3], block: &[f32], size: (usize, usize), scale: f32| {
+        let store = |i: usize, at: [usize; 3], block: &mut [T], size: (usize, usize), scale: T| {
             // SAFETY: `at` is in the heads of this chunk, which has them alone.
             unsafe { to.store(i, at, block, size, scale) };
         };
-        own.dq.fill(0.0);
+        own.dq.fill(T::default());
         for (i, level) in own.levels.iter_mut().enumerate() {
             let at = [batch, kv_head * group + i / shape.queries, i % shape.queries];
-            let pairs = out.row(at).iter().zip(grad.row(at)).take(shape.value_dim);
-            *level = pairs.map(|(x, g)| x * g).sum();
+            load(out.rows(at), (1, shape.value_dim), T::ONE, own.values);
+            load(grad.rows(at), (1, shape.value_dim), T::ONE, own.grads);
+            let pairs = own.values.iter().zip(&*own.grads).take(shape.value_dim);
+            *level = pairs.map(|(&x, &g)| x * g).sum();
         }
         for key in (0..shape.keys).step_by(KEYS) {
             let count = KEYS.min(shape.keys - key);
@@ -100,51 +115,45 @@ pub fn attention_backward(
                         key,
                         count,
                     };
-                    let step = (q.row(block.at), q.strides[2]);
-                    load(step, (block.rows, shape.dim), scores.scale, own.queries);
-                    load(
-                        (grad.row(block.at), grad.strides[2]),
-                        (block.rows, shape.value_dim),
-                        1.0,
-                        own.grads,
-                    );
+                    load(q.rows(block.at), (block.rows, shape.dim), scale, own.queries);
+                    load(grad.rows(block.at), (block.rows, shape.value_dim), T::ONE, own.grads);
                     let row = (block.at[0] * shape.heads + block.at[1]) * shape.queries + first;
                     block.run(&mut own, &log_sums[row..][..block.rows]);
                 }
             }
             let at = [batch, kv_head, key];
             // The queries were scaled, so `dk` is already.
-            store(1, at, own.dk, (count, shape.dim), 1.0);
-            store(2, at, own.dv, (count, shape.value_dim), 1.0);
+            store(1, at, own.dk, (count, shape.dim), T::ONE);
+            store(2, at, own.dv, (count, shape.value_dim), T::ONE);
         }
         for member in 0..group {
             let at = [batch, kv_head * group + member, 0];
-            let dq = &own.dq[member * shape.queries * padded(shape.dim)..];
-            store(0, at, dq, (shape.queries, shape.dim), scores.scale);
+            let dq = &mut own.dq[member * shape.queries * padded(shape.dim)..];
+            store(0, at, dq, (shape.queries, shape.dim), scale);
         }
     });
 }
 
 /// A worker's scratch.
-struct Parts<'a> {
-    keys: &'a mut [f32],
-    turned_keys: &'a mut [f32],
-    values: &'a mut [f32],
-    turned_values: &'a mut [f32],
-    dk: &'a mut [f32],
-    dv: &'a mut [f32],
-    queries: &'a mut [f32],
-    grads: &'a mut [f32],
-    weights: &'a mut [f32],
-    slopes: &'a mut [f32],
+struct Parts<'a, T> {
+    keys: &'a mut [T],
+    turned_keys: &'a mut [T],
+    values: &'a mut [T],
+    turned_values: &'a mut [T],
+    dk: &'a mut [T],
+    dv: &'a mut [T],
+    queries: &'a mut [T],
+    grads: &'a mut [T],
+    weights: &'a mut [T],
+    slopes: &'a mut [T],
     /// Of all query heads that share the keys.
-    dq: &'a mut [f32],
+    dq: &'a mut [T],
     /// The sum over each row of the output times its gradient.
-    levels: &'a mut [f32],
+    levels: &'a mut [T],
 }
 
-impl<'a> Parts<'a> {
-    fn of(mut own: &'a mut [f32], lens: [usize; 12]) -> Self {
+impl<'a, T: Scored> Parts<'a, T> {
+    fn of(mut own: &'a mut [T], lens: [usize; 12]) -> Self {
         let [keys, turned_keys, values, turned_values, dk, dv, queries, grads, weights, slopes, dq, levels] =
             lens.map(|len| {
                 let (part, rest) = std::mem::take(&mut own).split_at_mut(len);
@@ -167,19 +176,13 @@ impl<'a> Parts<'a> {
         }
     }
 
-    fn load_keys(
-        &mut self,
-        [k, v]: [Heads<'_, f32>; 2],
-        at: [usize; 3],
-        count: usize,
-        shape: &AttentionShape,
-    ) {
-        load((k.row(at), k.strides[2]), (count, shape.dim), 1.0, self.keys);
-        turn(self.keys, (count, shape.dim), self.turned_keys, SCORES);
-        load((v.row(at), v.strides[2]), (count, shape.value_dim), 1.0, self.values);
-        turn(self.values, (count, shape.value_dim), self.turned_values, SCORES);
-        self.dk.fill(0.0);
-        self.dv.fill(0.0);
+    fn load_keys(&mut self, [k, v]: [Heads<'_>; 2], at: [usize; 3], count: usize, shape: &AttentionShape) {
+        load(k.rows(at), (count, shape.dim), T::ONE, self.keys);
+        T::turn(self.keys, (count, shape.dim), self.turned_keys, SCORES);
+        load(v.rows(at), (count, shape.value_dim), T::ONE, self.values);
+        T::turn(self.values, (count, shape.value_dim), self.turned_values, SCORES);
+        self.dk.fill(T::default());
+        self.dv.fill(T::default());
     }
 }
 
@@ -198,7 +201,7 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    fn run(&self, own: &mut Parts<'_>, log_sums: &[f32]) {
+    fn run<T: Scored>(&self, own: &mut Parts<'_, T>, log_sums: &[T]) {
         let shape = self.shape;
         let (dim, value_dim) = (padded(shape.dim), padded(shape.value_dim));
         let seen = |row: usize| {
@@ -212,19 +215,19 @@ impl Block<'_> {
             let queries = Left { data: &own.queries[row * dim..], row: dim, step: 1 };
             let weights = &mut own.weights[row * SCORES..];
             let keys = (&*own.turned_keys, SCORES);
-            product([count, shape.dim, most], queries, keys, (&mut *weights, SCORES), Into::Replace);
+            T::product([count, shape.dim, most], queries, keys, (&mut *weights, SCORES), Into::Replace);
             let grads = Left { data: &own.grads[row * value_dim..], row: value_dim, step: 1 };
             let slopes = &mut own.slopes[row * SCORES..];
             let values = (&*own.turned_values, SCORES);
-            product([count, shape.value_dim, most], grads, values, (&mut *slopes, SCORES), Into::Replace);
+            T::product([count, shape.value_dim, most], grads, values, (&mut *slopes, SCORES), Into::Replace);
             vectorize(
                 #[inline(always)]
                 || {
                     for i in 0..count {
                         let seen = seen(row + i);
                         let (weights, slopes) = (&mut weights[i * SCORES..], &mut slopes[i * SCORES..]);
-                        weights[seen..all.max(seen)].fill(0.0);
-                        slopes[seen..all.max(seen)].fill(0.0);
+                        weights[seen..all.max(seen)].fill(T::default());
+                        slopes[seen..all.max(seen)].fill(T::default());
                         let level = own.levels[self.index + row + i];
                         let both = (&mut weights[..seen], &mut slopes[..seen]);
                         self.slopes(row + i, both, log_sums[row + i], level);
@@ -233,7 +236,7 @@ impl Block<'_> {
             );
             let dq = (&mut own.dq[(self.index + row) * dim..], dim);
             let slopes = Left { data: slopes, row: SCORES, step: 1 };
-            product([count, most, dim], slopes, (&*own.keys, dim), dq, Into::Add);
+            T::product([count, most, dim], slopes, (&*own.keys, dim), dq, Into::Add);
         }
         for key in (0..all).step_by(ROWS) {
             let count = ROWS.min(all - key);
@@ -244,35 +247,35 @@ impl Block<'_> {
             let weights = turned(&own.weights[first * SCORES + key..]);
             let grads = (&own.grads[first * value_dim..], value_dim);
             let dv = (&mut own.dv[key * value_dim..], value_dim);
-            product([count, depth, value_dim], weights, grads, dv, Into::Add);
+            T::product([count, depth, value_dim], weights, grads, dv, Into::Add);
             let slopes = turned(&own.slopes[first * SCORES + key..]);
             let queries = (&own.queries[first * dim..], dim);
-            product([count, depth, dim], slopes, queries, (&mut own.dk[key * dim..], dim), Into::Add);
+            T::product([count, depth, dim], slopes, queries, (&mut own.dk[key * dim..], dim), Into::Add);
         }
     }
 
     /// From scores and the gradients of weights to weights and the gradients of scores, for one row.
     #[inline(always)]
-    fn slopes(&self, row: usize, (weights, slopes): (&mut [f32], &mut [f32]), log_sum: f32, level: f32) {
+    fn slopes<T: Scored>(&self, row: usize, (weights, slopes): (&mut [T], &mut [T]), log_sum: T, level: T) {
         let at = [self.at[0], self.at[1], self.at[2] + row];
         self.scores.add_mask(at, self.key, weights);
-        if log_sum == f32::NEG_INFINITY {
+        if log_sum == T::LOWEST {
             // A row that sees no key.
-            weights.fill(0.0);
+            weights.fill(T::default());
         } else {
-            weights.iter_mut().for_each(|x| *x = exp(*x - log_sum));
+            weights.iter_mut().for_each(|x| *x = (*x - log_sum).exp());
         }
         let Some(dropout) = &self.scores.dropout else {
-            for (weight, slope) in weights.iter().zip(slopes) {
+            for (&mut weight, slope) in weights.iter_mut().zip(slopes) {
                 *slope = weight * (*slope - level);
             }
             return;
         };
         let group = self.scores.group(self.shape, at, self.key);
-        dropout.apply(group, slopes);
-        for (weight, slope) in weights.iter().zip(slopes) {
+        T::drop(dropout, group, slopes);
+        for (&mut weight, slope) in weights.iter_mut().zip(slopes) {
             *slope = weight * (*slope - level);
         }
-        dropout.apply(group, weights);
+        T::drop(dropout, group, weights);
     }
 }

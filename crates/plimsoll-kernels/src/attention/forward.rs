@@ -4,11 +4,11 @@
 //! a larger score rescales both (Milakov and Gimelshein 2018; Dao and others 2022). What remains is the output and the
 //! logarithm of the sum of exponentials, one number a row, from which the backward pass computes any score again.
 
-use super::super::exp::exp;
+use super::super::number::Float;
 use super::super::parallel::{Cut, Pieces, for_each_cut_with, scratch_workers};
 use super::super::simd::vectorize;
 use super::super::tile::ROWS;
-use super::block::{Into, Left, load, padded, product, turn};
+use super::block::{Into, Left, Scored, load, padded};
 use super::{AttentionShape, Heads, KEYS, SCORES, Scores};
 
 /// Queries of a block.
@@ -34,75 +34,77 @@ fn parts(shape: &AttentionShape) -> [usize; 7] {
     ]
 }
 
-/// Floats of scratch that [`attention`] needs.
-pub fn forward_scratch_len(shape: &AttentionShape) -> usize {
+/// Numbers of scratch that [`run`] needs.
+pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     parts(shape).iter().sum::<usize>() * scratch_workers(chunks(shape))
 }
 
-/// Writes the output, whose columns are side by side, and the log-sum-exp of each row of scores. A row that sees no key
-/// is 0, as in PyTorch, and its log-sum-exp minus infinity.
-pub fn attention(
+/// [`attention`](super::attention), computed in one type.
+pub(super) fn run<T: Scored>(
     shape: &AttentionShape,
     scores: &Scores<'_>,
-    [q, k, v]: [Heads<'_, f32>; 3],
-    (out, out_strides): (&mut [f32], [usize; 3]),
-    log_sums: &mut [f32],
+    [q, k, v]: [Heads<'_>; 3],
+    (out, out_strides): (&mut [u8], [usize; 3]),
+    log_sums: &mut [T],
     scratch: &mut [f32],
 ) {
+    let (size, store) = (q.dtype.size(), T::store(q.dtype));
     let blocks = shape.queries.div_ceil(QUERIES);
     let out = Cut::new(out);
     let log_sums = Pieces::in_rows(log_sums, shape.queries, QUERIES);
     let lens = parts(shape);
-    for_each_cut_with(chunks(shape), log_sums, scratch, lens.iter().sum(), |chunk, log_sums, own| {
+    let words = lens.iter().sum::<usize>() * size_of::<T>() / size_of::<f32>();
+    for_each_cut_with(chunks(shape), log_sums, scratch, words, |chunk, log_sums, own| {
+        let own: &mut [T] = bytemuck::cast_slice_mut(own);
         let (pair, block) = (chunk / blocks, chunk % blocks);
         let (batch, head) = (pair / shape.heads, pair % shape.heads);
         let first = block * QUERIES;
         let rows = QUERIES.min(shape.queries - first);
         let mut state = State::new(shape, scores, [batch, head, first], rows, own, lens);
-        load((q.row([batch, head, first]), q.strides[2]), (rows, shape.dim), scores.scale, state.queries);
+        load(q.rows([batch, head, first]), (rows, shape.dim), <T as Float>::of(scores.scale), state.queries);
         let kv_head = head / shape.group();
         let seen = scores.visible(first + rows - 1, shape.keys);
         for key in (0..seen).step_by(KEYS) {
             let count = KEYS.min(shape.keys - key);
-            load((k.row([batch, kv_head, key]), k.strides[2]), (count, shape.dim), 1.0, state.keys);
-            turn(state.keys, (count, shape.dim), state.turned, SCORES);
-            load((v.row([batch, kv_head, key]), v.strides[2]), (count, shape.value_dim), 1.0, state.values);
+            load(k.rows([batch, kv_head, key]), (count, shape.dim), T::ONE, state.keys);
+            T::turn(state.keys, (count, shape.dim), state.turned, SCORES);
+            load(v.rows([batch, kv_head, key]), (count, shape.value_dim), T::ONE, state.values);
             state.add(key);
         }
         state.finish(log_sums, |row, values| {
             let at = batch * out_strides[0] + head * out_strides[1] + (first + row) * out_strides[2];
             if !values.is_empty() {
                 // SAFETY: each chunk has rows of its own; the output does not overlap itself.
-                unsafe { out.range(at, shape.value_dim) }.copy_from_slice(values);
+                store(values, unsafe { out.range(at * size, shape.value_dim * size) });
             }
         });
     });
 }
 
 /// A block of queries and what it has seen so far.
-struct State<'a> {
+struct State<'a, T> {
     shape: &'a AttentionShape,
     scores: &'a Scores<'a>,
     /// Batch, head and the first query.
     at: [usize; 3],
     rows: usize,
-    queries: &'a mut [f32],
-    keys: &'a mut [f32],
-    turned: &'a mut [f32],
-    values: &'a mut [f32],
-    sums: &'a mut [f32],
-    tile: &'a mut [f32],
-    largest: &'a mut [f32],
-    totals: &'a mut [f32],
+    queries: &'a mut [T],
+    keys: &'a mut [T],
+    turned: &'a mut [T],
+    values: &'a mut [T],
+    sums: &'a mut [T],
+    tile: &'a mut [T],
+    largest: &'a mut [T],
+    totals: &'a mut [T],
 }
 
-impl<'a> State<'a> {
+impl<'a, T: Scored> State<'a, T> {
     fn new(
         shape: &'a AttentionShape,
         scores: &'a Scores<'a>,
         at: [usize; 3],
         rows: usize,
-        mut own: &'a mut [f32],
+        mut own: &'a mut [T],
         lens: [usize; 7],
     ) -> Self {
         let [queries, keys, turned, values, sums, tile, numbers] = lens.map(|len| {
@@ -111,9 +113,9 @@ impl<'a> State<'a> {
             part
         });
         let (largest, totals) = numbers.split_at_mut(numbers.len() / 2);
-        sums.fill(0.0);
-        largest.fill(f32::NEG_INFINITY);
-        totals.fill(0.0);
+        sums.fill(T::default());
+        largest.fill(T::LOWEST);
+        totals.fill(T::default());
         State { shape, scores, at, rows, queries, keys, turned, values, sums, tile, largest, totals }
     }
 
@@ -133,7 +135,7 @@ impl<'a> State<'a> {
             }
             let queries = Left { data: &self.queries[row * dim..], row: dim, step: 1 };
             let turned = (&*self.turned, SCORES);
-            product([count, self.shape.dim, most], queries, turned, (self.tile, SCORES), Into::Replace);
+            T::product([count, self.shape.dim, most], queries, turned, (self.tile, SCORES), Into::Replace);
             vectorize(
                 #[inline(always)]
                 || {
@@ -142,33 +144,34 @@ impl<'a> State<'a> {
                         let at = [batch, head, first + row + i];
                         let seen = seen(row + i);
                         self.scores.add_mask(at, key, &mut scores[..seen]);
-                        scores[seen..].fill(f32::NEG_INFINITY);
+                        scores[seen..].fill(T::LOWEST);
                         let (largest, total) = (&mut self.largest[row + i], &mut self.totals[row + i]);
                         let rescale = exponentials(scores, largest, total);
-                        if rescale != 1.0 {
+                        if rescale != T::ONE {
                             self.sums[(row + i) * value_dim..][..value_dim]
                                 .iter_mut()
                                 .for_each(|x| *x *= rescale);
                         }
                         if let Some(dropout) = &self.scores.dropout {
-                            dropout.apply(self.scores.group(self.shape, at, key), scores);
+                            T::drop(dropout, self.scores.group(self.shape, at, key), scores);
                         }
                     }
                 },
             );
             let weights = Left { data: &*self.tile, row: SCORES, step: 1 };
             let sums = (&mut self.sums[row * value_dim..], value_dim);
-            product([count, most, value_dim], weights, (&*self.values, value_dim), sums, Into::Add);
+            T::product([count, most, value_dim], weights, (&*self.values, value_dim), sums, Into::Add);
         }
     }
 
     /// Divides by the totals.
-    fn finish(self, log_sums: &mut [f32], store: impl Fn(usize, &[f32])) {
+    fn finish(self, log_sums: &mut [T], store: impl Fn(usize, &[T])) {
         let value_dim = padded(self.shape.value_dim);
         for (row, log_sum) in log_sums.iter_mut().enumerate() {
             let total = self.totals[row];
-            *log_sum = if total == 0.0 { f32::NEG_INFINITY } else { self.largest[row] + total.ln() };
-            let scale = if total == 0.0 { 0.0 } else { 1.0 / total };
+            let nothing = total == T::default();
+            *log_sum = if nothing { T::LOWEST } else { self.largest[row] + total.ln() };
+            let scale = if nothing { T::default() } else { T::ONE / total };
             let values = &mut self.sums[row * value_dim..][..self.shape.value_dim];
             values.iter_mut().for_each(|x| *x *= scale);
             store(row, values);
@@ -181,7 +184,7 @@ const LANES: usize = 16;
 /// Makes scores, a whole number of [`LANES`], their exponentials relative to the largest so far. Returns the factor that
 /// brings what was summed before to the new one.
 #[inline(always)]
-fn exponentials(scores: &mut [f32], largest: &mut f32, total: &mut f32) -> f32 {
+fn exponentials<T: Scored>(scores: &mut [T], largest: &mut T, total: &mut T) -> T {
     let (blocks, _) = scores.as_chunks::<LANES>();
     let mut lanes = [*largest; LANES];
     for block in blocks {
@@ -189,21 +192,21 @@ fn exponentials(scores: &mut [f32], largest: &mut f32, total: &mut f32) -> f32 {
             lanes[i] = if lanes[i] > block[i] { lanes[i] } else { block[i] };
         }
     }
-    let max = lanes.into_iter().fold(f32::NEG_INFINITY, |max, x| if max > x { max } else { x });
-    if max == f32::NEG_INFINITY && scores.iter().all(|&x| x == max) {
+    let max = lanes.into_iter().fold(T::LOWEST, |max, x| if max > x { max } else { x });
+    if max == T::LOWEST && scores.iter().all(|&x| x == max) {
         // No key is seen so far: what would be infinity minus infinity weighs nothing.
-        scores.fill(0.0);
-        return 1.0;
+        scores.fill(T::default());
+        return T::ONE;
     }
-    let rescale = if max == *largest { 1.0 } else { exp(*largest - max) };
-    let mut sums = [0f32; LANES];
+    let rescale = if max == *largest { T::ONE } else { (*largest - max).exp() };
+    let mut sums = [T::default(); LANES];
     for block in scores.as_chunks_mut::<LANES>().0 {
         for i in 0..LANES {
-            block[i] = exp(block[i] - max);
+            block[i] = (block[i] - max).exp();
             sums[i] += block[i];
         }
     }
     *largest = max;
-    *total = *total * rescale + sums.into_iter().sum::<f32>();
+    *total = *total * rescale + sums.into_iter().sum::<T>();
     rescale
 }

@@ -3,10 +3,17 @@
 use super::super::parallel::Cut;
 use super::super::testing::*;
 use super::*;
+use crate::dtype::{Element, bf16, f16};
 use crate::random::RandomStream;
 
-/// What one case computes: the output, the log-sum-exp and three gradients, one after the other.
-fn ours(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4], packed: bool) -> Vec<f32> {
+/// What one case computes with operands of a type, and scores in another: the output, the log-sum-exp and three gradients, one
+/// after the other.
+fn ours<E: Element<Stored = E> + bytemuck::Pod, T: Scored>(
+    shape: &AttentionShape,
+    scores: &Scores<'_>,
+    data: &[Vec<f32>; 4],
+    packed: bool,
+) -> Vec<f64> {
     let &AttentionShape { heads, kv_heads, queries, keys, dim, value_dim, .. } = shape;
     // Batches, then rows, then heads, as a projection leaves them; or heads, then rows.
     let strides = |heads: usize, rows: usize, dim: usize| match packed {
@@ -16,37 +23,46 @@ fn ours(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4], packe
     let all =
         [strides(heads, queries, dim), strides(kv_heads, keys, dim), strides(kv_heads, keys, value_dim)];
     let of_out = strides(heads, queries, value_dim);
-    let view = |i: usize, strides: [usize; 3]| Heads { data: &data[i][..], strides };
+    let typed =
+        data.each_ref().map(|data| data.iter().map(|&x| E::from_f64(f64::from(x))).collect::<Vec<E>>());
+    let heads_of =
+        |data, strides| Heads { bytes: bytemuck::cast_slice::<E, u8>(data), dtype: E::DTYPE, strides };
+    let view = |i: usize, strides: [usize; 3]| heads_of(&typed[i][..], strides);
     let ins = [view(0, all[0]), view(1, all[1]), view(2, all[2])];
-    let mut out = vec![9.0; data[3].len()];
-    let mut log_sums = vec![9.0; shape.batch * heads * queries];
-    let mut scratch = vec![f32::NAN; forward_scratch_len(shape)];
-    attention(shape, scores, ins, (&mut out, of_out), &mut log_sums, &mut scratch);
-    let mut scratch = vec![f32::NAN; backward_scratch_len(shape)];
-    let mut grads = [0, 1, 2].map(|i| vec![9.0; data[i].len()]);
+    let of = |len: usize| vec![E::from_f64(9.0); len];
+    let mut out = of(data[3].len());
+    let mut log_sums = vec![T::default(); shape.batch * heads * queries];
+    let scratch = |len: usize| vec![f64::NAN; len.div_ceil(2)];
+    let mut own = scratch(forward_scratch_len(shape, E::DTYPE));
+    let (to, sums) = (cast_slice_mut(&mut out), cast_slice_mut(&mut log_sums));
+    attention(shape, scores, ins, (to, of_out), sums, cast_slice_mut(&mut own));
+    let mut own = scratch(backward_scratch_len(shape, E::DTYPE));
+    let mut grads = [0, 1, 2].map(|i| of(data[i].len()));
     {
-        let cuts = grads.each_mut().map(|grad| Cut::new(grad));
-        let to = Gradients { memory: [&cuts[0], &cuts[1], &cuts[2]], begins: [0; 3], strides: all };
-        let both = [Heads { data: &out, strides: of_out }, view(3, of_out)];
-        attention_backward(shape, scores, ins, both, &log_sums, &to, &mut scratch);
+        let cuts = grads.each_mut().map(|grad| Cut::new(cast_slice_mut(grad)));
+        let memory = [&cuts[0], &cuts[1], &cuts[2]];
+        let to = Gradients { memory, dtype: E::DTYPE, begins: [0; 3], strides: all };
+        let both = [heads_of(&out[..], of_out), view(3, of_out)];
+        let sums = bytemuck::cast_slice(&log_sums);
+        attention_backward(shape, scores, ins, both, sums, &to, cast_slice_mut(&mut own));
     }
-    let rows = |values: &[f32], (heads, rows, dim): (usize, usize, usize)| -> Vec<f32> {
+    let rows = |values: &[E], (heads, rows, dim): (usize, usize, usize)| -> Vec<f64> {
         let at = strides(heads, rows, dim);
         let index = |i: usize| {
             let (col, row, head) = (i % dim, i / dim % rows, i / dim / rows % heads);
             (i / dim / rows / heads) * at[0] + head * at[1] + row * at[2] + col
         };
-        (0..values.len()).map(|i| values[index(i)]).collect()
+        (0..values.len()).map(|i| values[index(i)].to_f64()).collect()
     };
     let sizes = [(heads, queries, dim), (kv_heads, keys, dim), (kv_heads, keys, value_dim)];
     let mut result = rows(&out, (heads, queries, value_dim));
-    result.extend(log_sums);
+    result.extend(log_sums.iter().map(|x| x.wide()));
     grads.iter().zip(sizes).for_each(|(grad, sizes)| result.extend(rows(grad, sizes)));
     result
 }
 
 /// The same from the definition; `data` is row-major by heads.
-fn naive(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4]) -> Vec<f32> {
+fn naive(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4]) -> Vec<f64> {
     let &AttentionShape { batch, heads, kv_heads, queries, keys, dim, value_dim } = shape;
     let mut factors = vec![1.0; batch * heads * queries * keys];
     if let Some(dropout) = &scores.dropout {
@@ -62,10 +78,10 @@ fn naive(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4]) -> V
         let kv = |j: usize| (b * kv_heads + h / (heads / kv_heads)) * keys + j;
         let score = |j: usize| -> f64 {
             let product: f64 = (0..dim).map(|d| wide(0, row * dim + d) * wide(1, kv(j) * dim + d)).sum();
-            let mut one = [0.0];
+            let mut one = [0.0f64];
             scores.add_mask([b, h, i], j, &mut one);
             let hidden = scores.causal && j > i;
-            if hidden { f64::NEG_INFINITY } else { product * f64::from(scores.scale) + f64::from(one[0]) }
+            if hidden { f64::NEG_INFINITY } else { product * scores.scale + one[0] }
         };
         let all: Vec<f64> = (0..keys).map(score).collect();
         let max = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -85,7 +101,7 @@ fn naive(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4]) -> V
                 out[row * value_dim + d] += weight[j] * factor(j) * wide(2, kv(j) * value_dim + d);
                 grads[2][kv(j) * value_dim + d] += weight[j] * factor(j) * g(d);
             }
-            let ds = weight[j] * (slope[j] - level) * f64::from(scores.scale);
+            let ds = weight[j] * (slope[j] - level) * scores.scale;
             for d in 0..dim {
                 grads[0][row * dim + d] += ds * wide(1, kv(j) * dim + d);
                 grads[1][kv(j) * dim + d] += ds * wide(0, row * dim + d);
@@ -94,7 +110,7 @@ fn naive(shape: &AttentionShape, scores: &Scores<'_>, data: &[Vec<f32>; 4]) -> V
     }
     out.extend(log_sums);
     grads.into_iter().for_each(|grad| out.extend(grad));
-    out.into_iter().map(|x| x as f32).collect()
+    out
 }
 
 /// `[batch, heads, rows, dim]` as a projection leaves it: `[batch, rows, heads, dim]`.
@@ -124,11 +140,26 @@ fn check_within(shape: AttentionShape, scores: Scores<'_>, tolerance: f32) {
         seed += 1;
         random(batch * heads * rows * dim, seed)
     });
+    let short = |values: &[f64]| values.iter().map(|&x| x as f32).collect::<Vec<f32>>();
     let expected = naive(&shape, &scores, &data);
-    assert_close(&on_any_threads(|| ours(&shape, &scores, &data, false)), &expected, tolerance);
-    let mut sizes = sizes.into_iter();
-    let packed = data.map(|values| pack(&values, sizes.next().unwrap()));
-    assert_close(&ours(&shape, &scores, &packed, true), &expected, tolerance);
+    let dense = || short(&ours::<f32, f32>(&shape, &scores, &data, false));
+    assert_close(&on_any_threads(dense), &short(&expected), tolerance);
+    let mut each = sizes.into_iter();
+    let packed = data.each_ref().map(|values| pack(values, each.next().unwrap()));
+    assert_close(&short(&ours::<f32, f32>(&shape, &scores, &packed, true)), &short(&expected), tolerance);
+    for (got, expected) in ours::<f64, f64>(&shape, &scores, &packed, true).iter().zip(&expected) {
+        let near = (got - expected).abs() <= f64::from(tolerance) * 1e-7 * expected.abs().max(1.0);
+        assert!(near || got == expected, "{got} in 64 bits, not {expected}");
+    }
+    if tolerance > 1e-3 {
+        return;
+    }
+    // Of the same numbers, rounded, and rounded once more as they are written.
+    let rounded = data.map(|values| values.iter().map(|&x| bf16::from_f32(x).to_f32()).collect());
+    let expected = short(&naive(&shape, &scores, &rounded));
+    let [halves, brain] = [ours::<f16, f32>, ours::<bf16, f32>];
+    assert_close(&short(&brain(&shape, &scores, &rounded, false)), &expected, 1e-2 + tolerance);
+    assert_close(&short(&halves(&shape, &scores, &rounded, false)), &expected, 4e-3 + tolerance);
 }
 
 const PLAIN: Scores<'_> = Scores { scale: 0.3, causal: false, mask: Mask::None, dropout: None };
@@ -176,7 +207,7 @@ fn masks_are_broadcast_and_hide_whole_rows() {
     let mut add = random(2 * 140, 7);
     // The second batch sees nothing.
     add[140..].fill(f32::NEG_INFINITY);
-    let mask = Mask::Add(&add, [140, 0, 0, 1]);
+    let mask = Mask::Add(bytemuck::cast_slice(&add), DType::F32, [140, 0, 0, 1]);
     check(shape(2, [2, 2], [5, 140], [8, 8]), Scores { mask, ..PLAIN });
     let keep: Vec<u8> = (0..20 * 140).map(|i| u8::from(i % 3 != 0 && i / 140 != 4)).collect();
     let mask = Mask::Keep(&keep, [0, 0, 140, 1]);

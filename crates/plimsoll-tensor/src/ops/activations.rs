@@ -39,28 +39,29 @@ unary! {
 
     /// `x · min(max(x + 3, 0), 6) / 6`. As `torch.nn.functional.hardswish`.
     pub hardswish => Hardswish over Apart of FloatsOnly in place hardswish_ {
-        |x| within_three(x, R::of(0.0), x * (x + R::of(3.0)) / R::of(6.0), x),
+        // Minus infinity times 0 is not a number, as in PyTorch.
+        |x| within_three(x, x * R::of(0.0), x * (x + R::of(3.0)) / R::of(6.0), x),
         reads Input,
-        |g, x| within_three(x, R::of(0.0), g * (x / R::of(3.0) + R::of(0.5)), g)
+        |g, x| x.equals(x, within_three(x, R::of(0.0), g * (x / R::of(3.0) + R::of(0.5)), g), g)
     }
 
     /// `min(max(x + 3, 0), 6) / 6`. As `torch.nn.functional.hardsigmoid`.
     pub hardsigmoid => Hardsigmoid over Apart of FloatsOnly in place hardsigmoid_ {
         |x| within_three(x, R::of(0.0), (x + R::of(3.0)) / R::of(6.0), R::of(1.0)),
         reads Input,
-        |g, x| within_three(x, R::of(0.0), g / R::of(6.0), R::of(0.0))
+        |g, x| x.equals(x, within_three(x, R::of(0.0), g / R::of(6.0), R::of(0.0)), R::of(0.0))
     }
 
     /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. As `torch.nn.functional.hardtanh`.
-    pub hardtanh => Hardtanh { low, high } over Apart of FloatsOnly in place hardtanh_ {
+    pub hardtanh => Hardtanh { low, high } over Apart of Numbers in place hardtanh_ {
         |x| x.at_most(low, low, (-x).at_most(-high, high, x)),
         reads Input,
         |g, x| x.at_most(low, R::of(0.0), (-x).at_most(-high, R::of(0.0), g))
     }
 
-    /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. As `torch.clamp`; use infinite bounds for one
-    /// side only.
-    pub(crate) clamp_to => Clamp { low, high } over Apart of Numbers {
+    /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them: the work of `Tensor::clamp`. Infinite bounds
+    /// are none.
+    pub(crate) clamp_to named "clamp" => Clamp { low, high } over Apart of Numbers {
         // `high` wins where it is less than `low`, as in PyTorch.
         |x| (-(x.at_most(low, low, x))).at_most(-high, high, x.at_most(low, low, x)),
         reads Input,
@@ -76,7 +77,7 @@ unary! {
     pub leaky_relu => LeakyRelu { slope } over Apart of FloatsOnly in place leaky_relu_ {
         |x| x.at_most(R::of(0.0), x * slope, x),
         reads Input,
-        |g, x| x.at_most(R::of(0.0), g * slope, g)
+        |g, x| R::of(0.0).at_most(x, x.equals(R::of(0.0), g * slope, g), g * slope)
     }
 
     /// `x`, and `alpha · (e^x - 1)` where it is negative. As `torch.nn.functional.elu`.

@@ -3,6 +3,7 @@
 //! A row has the function and the gradient of each side, as expressions of the incoming gradient `g` and of
 //! both elements, with what each reads.
 
+use std::borrow::Cow;
 use std::fmt::Debug;
 use std::marker::PhantomData;
 
@@ -39,8 +40,10 @@ pub(crate) enum Reads {
 pub(crate) enum Types {
     /// Of all, in their common type.
     All,
-    /// Of numbers, in their common type.
+    /// Of numbers, in their common type; truth values beside a number count as 0 and 1.
     Numbers,
+    /// Of numbers, in their common type, and of nothing else.
+    EachNumbers,
     /// Of floating point; what is not becomes `float32`.
     Floats,
     /// Of all; the results are true or false.
@@ -57,8 +60,16 @@ impl Types {
     pub(super) fn result(self, op: &'static str, common: DType) -> Result<DType> {
         match self {
             Types::Truth => Ok(DType::Bool),
-            Types::Numbers => want_number(op, common).map(|()| common),
+            Types::Numbers | Types::EachNumbers => want_number(op, common).map(|()| common),
             Types::All | Types::Floats => Ok(self.compute(common)),
+        }
+    }
+
+    /// An error where one of the inputs is of a type that is refused even beside others.
+    fn want_each(self, op: &'static str, ins: &[Meta<'_>]) -> Result<()> {
+        match self {
+            Types::EachNumbers => ins.iter().try_for_each(|x| want_number(op, x.dtype)),
+            _ => Ok(()),
         }
     }
 }
@@ -97,7 +108,19 @@ impl<F: Row> Kernel for Binary<F> {
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let common = result_type(call.ins.iter().map(|x| (x.dtype, !x.shape().is_empty())));
         let compute = common.map(|common| F::TYPES.compute(common));
-        let text = Text::of_expression(["a", "b"], |[a, b]| F::value(a, b));
+        let [a, b] = ["a", "b"].map(Cow::Borrowed);
+        let [a, b] = match (compute, &call.ins[..]) {
+            // As on the host: a whole number of another type is converted first.
+            (Some(compute), [x, y]) if !compute.is_float() => {
+                let converted = |of: Cow<'static, str>, dtype: DType| match dtype == compute {
+                    true => of,
+                    false => Cow::Owned(format!("((C)({}){of})", cuda::name(compute))),
+                };
+                [converted(a, x.dtype), converted(b, y.dtype)]
+            }
+            _ => [a, b],
+        };
+        let text = Text::of_expression([&a, &b], |[a, b]| F::value(a, b));
         cuda::elementwise::of_operator(call, &text, compute)
     }
 
@@ -132,6 +155,7 @@ impl<F: Row> Kernel for Binary<F> {
 impl<F: Row> Operator for Binary<F> {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [a, b] = elementwise::inputs(F::NAME, ins)?;
+        F::TYPES.want_each(F::NAME, ins)?;
         let common = if a.dtype == b.dtype { a.dtype } else { elementwise::common_type(ins) };
         let dtype = F::TYPES.result(F::NAME, common)?;
         if a.shape() == b.shape() {
@@ -302,6 +326,7 @@ impl<F: Row> Kernel for BinaryInPlace<F> {
 impl<F: Row> Operator for BinaryInPlace<F> {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [y, x] = elementwise::inputs(F::IN_PLACE, ins)?;
+        F::TYPES.want_each(F::IN_PLACE, ins)?;
         let result = F::TYPES.result(F::IN_PLACE, elementwise::common_type(ins))?;
         elementwise::want_holds(F::IN_PLACE, y.dtype, result)?;
         if x.layout.expand(y.shape()).is_none() {

@@ -122,7 +122,9 @@ macro_rules! bits {
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]
             pub fn $scalar(&self, other: i64) -> Result<Tensor> {
-                call_one(Bits::$op, &[self, &Tensor::from_slice(&[other], &[], self.device())?])
+                // A number has the tensor's type, also where that has no dimensions.
+                let dtype = if self.dtype() == DType::Bool { DType::I64 } else { self.dtype() };
+                call_one(Bits::$op, &[self, &Tensor::from_slice(&[other], &[], self.device())?.to_dtype(dtype)?])
             }
         }
 

@@ -37,6 +37,10 @@ impl Kernel for NonZero {
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([mask], [out]) = call.split();
         let (shape, mask) = (mask.shape(), mask.words::<u8>());
+        if shape.is_empty() {
+            // A row without places.
+            return Ok(());
+        }
         let mut rows = out.elements::<i64>().chunks_mut(shape.len().max(1));
         let set = mask.iter().take(shape.iter().product()).enumerate().filter(|(_, set)| **set != 0);
         for (position, _) in set {

@@ -190,6 +190,23 @@ impl Operator for Create {
     }
 }
 
+/// An error unless the bytes are those of a shape's elements.
+fn want_elements(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<()> {
+    let needed = layout::checked_len(shape)? * dtype.size();
+    if bytes.len() != needed {
+        let got = bytes.len();
+        let message = format!("shape {shape:?} of {dtype} has {needed} bytes, the values have {got}");
+        return Err(Error::shape("from_bytes", message));
+    }
+    if dtype == DType::Bool
+        && let Some(at) = bytes.iter().position(|&byte| byte > 1)
+    {
+        let message = format!("byte {at} is {}; truth values are 0 or 1", bytes[at]);
+        return Err(Error::argument("from_bytes", message));
+    }
+    Ok(())
+}
+
 impl Tensor {
     /// A tensor with these values, row-major, and this shape. As `torch.tensor`.
     ///
@@ -204,19 +221,27 @@ impl Tensor {
     /// # Errors
     /// A byte count that is not the shape's; a truth value that is neither 0 nor 1; out of memory.
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
-        let needed = layout::checked_len(shape)? * dtype.size();
-        if bytes.len() != needed {
-            let got = bytes.len();
-            let message = format!("shape {shape:?} of {dtype} has {needed} bytes, the values have {got}");
-            return Err(Error::shape("from_bytes", message));
-        }
-        if dtype == DType::Bool
-            && let Some(at) = bytes.iter().position(|&byte| byte > 1)
-        {
-            let message = format!("byte {at} is {}; truth values are 0 or 1", bytes[at]);
-            return Err(Error::argument("from_bytes", message));
-        }
+        want_elements(bytes, dtype, shape)?;
         let data = road::empty(shape, dtype, device, "tensor")?;
+        road::write(&data, bytes)?;
+        Ok(Tensor::from_data(data))
+    }
+
+    /// [`Tensor::from_bytes`] in pinned memory of the host, copied once. As `torch.tensor(…, pin_memory=True)`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{DType, Tensor};
+    /// let x = Tensor::from_bytes_pinned(&[1, 2, 3, 4], DType::U8, &[2, 2])?;
+    /// assert!(x.is_pinned());
+    /// assert_eq!(x.to_vec::<u8>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::from_bytes`]; no pinned memory: [`Error::PinnedMemory`].
+    pub fn from_bytes_pinned(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Tensor> {
+        want_elements(bytes, dtype, shape)?;
+        let data = road::empty_in_pinned(shape, dtype, &Device::cpu(), "pin_memory")?;
         road::write(&data, bytes)?;
         Ok(Tensor::from_data(data))
     }

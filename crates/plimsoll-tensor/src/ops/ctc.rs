@@ -184,7 +184,7 @@ impl Tensor {
     /// `torch.nn.functional.ctc_loss`.
     ///
     /// ```
-    /// use plimsoll_tensor::op::Reduction;
+    /// use plimsoll_tensor::Reduction;
     /// use plimsoll_tensor::{Device, Tensor};
     /// let device = Device::cpu();
     /// let log_probs = Tensor::zeros(&[5, 1, 3], &device)?.log_softmax(2)?;

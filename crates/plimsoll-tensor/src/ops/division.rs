@@ -119,7 +119,7 @@ divisions! {
     remainder, remainder_scalar, remainder_ => Remainder("remainder_backward") {
         |a, b| remainder(a, b),
         left |g| g,
-        right reads Both: |g, a, b| -g * (a / b).floor()
+        right reads Both: |g, a, b| -g * floor_divide(a, b)
     }
 
     /// What division leaves, with the sign of the dividend: C's `fmod`, broadcast. As `torch.fmod`.

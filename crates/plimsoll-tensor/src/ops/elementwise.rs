@@ -68,11 +68,16 @@ pub(crate) fn evaluate<const N: usize>(
     f64: impl Fn([f64; N]) -> f64 + Sync,
     whole: impl Fn([Whole; N]) -> Whole + Sync,
 ) {
+    let converts = ins.iter().any(|x| x.dtype() != compute);
     let (ins, dtype) = (laid.any(ins), out.dtype());
     let out = (out.bytes(), dtype);
     match compute.accumulator() {
         DType::F32 => apply::<f32, N>(laid.shape(), ins, out, f32),
         DType::F64 => apply::<f64, N>(laid.shape(), ins, out, f64),
+        // As in PyTorch, what is of another type is converted first: to `uint8`, -3 is 253.
+        _ if converts && compute != DType::I64 => apply::<i64, N>(laid.shape(), ins, out, |values| {
+            whole(values.map(|value| Whole(held(compute, value)))).0
+        }),
         _ => apply::<i64, N>(
             laid.shape(),
             ins,
@@ -86,6 +91,17 @@ pub(crate) fn evaluate<const N: usize>(
                 .0
             },
         ),
+    }
+}
+
+/// What a type of whole numbers makes of one: it keeps the lowest bits.
+#[inline(always)]
+fn held(dtype: DType, value: i64) -> i64 {
+    match dtype {
+        DType::U8 => i64::from(value as u8),
+        DType::I16 => i64::from(value as i16),
+        DType::I32 => i64::from(value as i32),
+        _ => value,
     }
 }
 

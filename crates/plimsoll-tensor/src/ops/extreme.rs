@@ -87,14 +87,30 @@ impl Operator for ExtremeOver {
         let count = at.output(1)?.detach();
         let share = wide(&(&grad.to_dtype(count.dtype())? / &count)?.to_dtype(grad.dtype())?)?;
         let (x, value) = (at.input(0)?.detach(), wide(&at.output(0)?.detach())?);
-        Ok(smallvec![Some(call_one(Share { magnitude: self.of.magnitude }, &[&share, &x, &value])?)])
+        let of = match self.name {
+            _ if self.of.magnitude => Shared::Magnitude,
+            "amax" | "amin" => Shared::Over,
+            _ => Shared::All,
+        };
+        Ok(smallvec![Some(call_one(Share { of }, &[&share, &x, &value])?)])
     }
 }
 
-/// `share, x, value -> grad of x`: the share where an element (or its magnitude, then with its sign) is the value.
+/// `share, x, value -> grad of x`: the share where an element is the value, else 0.
 #[derive(Clone, Copy, Debug)]
-struct Share {
-    magnitude: bool,
+pub(super) struct Share {
+    pub(super) of: Shared,
+}
+
+/// What is shared, which differs where elements are not numbers, as in PyTorch.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Shared {
+    /// The extreme of all elements: where it is not a number, those that are none share.
+    All,
+    /// Extremes over dimensions: where one is not a number, no gradient is.
+    Over,
+    /// The extreme of magnitudes, each with its sign: where it is not a number, nothing gets a share.
+    Magnitude,
 }
 
 impl Kernel for Share {
@@ -104,11 +120,11 @@ impl Kernel for Share {
 
     fn expression(&self) -> Option<String> {
         let is_it = |of: &str| format!("({of} == c || ({of} != {of} && c != c))");
-        Some(match self.magnitude {
-            false => format!("{} ? a : C(0.0)", is_it("b")),
-            true => {
-                let of = "(b < C(0.0) ? -b : b)";
-                format!("{} && b != C(0.0) ? (b < C(0.0) ? -a : a) : C(0.0)", is_it(of))
+        Some(match self.of {
+            Shared::All => format!("{} ? a : C(0.0)", is_it("b")),
+            Shared::Over => "c != c ? c : b == c ? a : C(0.0)".to_owned(),
+            Shared::Magnitude => {
+                "b != C(0.0) && (b == c || -b == c) ? (b < C(0.0) ? -a : a) : C(0.0)".to_owned()
             }
         })
     }
@@ -117,7 +133,7 @@ impl Kernel for Share {
         let ([share, x, value], [out]) = call.split();
         let shape = out.shape();
         let strides = [&share, &x, &value].map(|x| elementwise::expanded(x, shape));
-        let magnitude = self.magnitude;
+        let of = self.of;
         by_float!(x.dtype(), T => {
             let operands = std::array::from_fn(|i| {
                 Operand { data: [&share, &x, &value][i].elements::<T>(), strides: &strides[i] }
@@ -127,11 +143,12 @@ impl Kernel for Share {
                 operands,
                 out.elements::<T>(),
                 #[inline(always)]
-                |share, x, value| {
-                    let of = if magnitude { x.abs() } else { x };
-                    let is_it = of == value || (of.is_nan() && value.is_nan());
-                    let signed = if magnitude && x < 0.0 { -share } else { share };
-                    if is_it && !(magnitude && x == 0.0) { signed } else { 0.0 }
+                |share, x, value| match of {
+                    Shared::All if x == value || (x.is_nan() && value.is_nan()) => share,
+                    Shared::Over if value.is_nan() => value,
+                    Shared::Over if x == value => share,
+                    Shared::Magnitude if x != 0.0 && x.abs() == value => if x < 0.0 { -share } else { share },
+                    _ => 0.0,
                 },
             );
         });
@@ -337,7 +354,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let apart = |(name, shape): (String, Vec<usize>), f: fn(&Tensor) -> Result<Tensor>| {
         Case::new(name, &[&shape], move |ins| one(f(ins[0]))).over(Domain::Apart)
     };
-    let share = Share { magnitude: true };
+    let share = Share { of: Shared::Magnitude };
     vec![
         Case::new("max_dim", &[&[3, 5]], move |ins| pair(ins[0].max_dim(1)?))
             .over(Domain::Apart)

@@ -4,6 +4,7 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
+use super::want_number;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::operator::Autocast;
@@ -113,8 +114,9 @@ impl Tensor {
     /// `x - value`.
     ///
     /// # Errors
-    /// Out of memory.
+    /// Truth values, as in PyTorch; out of memory.
     pub fn sub_scalar(&self, value: impl Into<Scalar>) -> Result<Tensor> {
+        want_number("sub", self.dtype())?;
         let negative = match value.into() {
             Scalar::Int(value) => Scalar::Int(value.wrapping_neg()),
             Scalar::Float(value) => Scalar::Float(-value),

@@ -67,9 +67,19 @@ unary! {
 
     /// `1 - erf(x)`.
     pub erfc => ErrorFunctionComplement over Any of Floats autocast Full in place erfc_ {
-        |x| R::of(1.0) - x.erf(),
+        |x| x.erfc(),
         reads Input,
         |g, x| g * R::of(-std::f64::consts::FRAC_2_SQRT_PI) * (-x * x).exp()
+    }
+
+    /// `ln(x / (1 - x))`; outside of 0 to 1 neither it nor its gradient is a number: the work of `Tensor::logit`.
+    pub(crate) logit_of named "logit" => Logit over Portion of Floats autocast Full {
+        |x| (x / (R::of(1.0) - x)).ln(),
+        reads Input,
+        |g, x| {
+            let none = R::of(0.0) / R::of(-0.0);
+            x.at_most(R::of(1.0), R::of(0.0).at_most(x, g / (x * (R::of(1.0) - x)), none), none)
+        }
     }
 
     /// The part of `x` behind the point, with its sign.
@@ -86,6 +96,6 @@ impl Tensor {
             None => self.clone(),
             Some(eps) => self.clamp(eps, 1.0 - eps)?,
         };
-        x.div(&x.affine(-1.0, 1.0)?)?.log()
+        x.logit_of()
     }
 }

@@ -171,7 +171,7 @@ impl Tensor {
         call_one(Logic::Xor, &[self, other])
     }
 
-    /// Whether all elements hold: a tensor of `bool` of one element. As `torch.all`.
+    /// Whether all elements hold: a tensor of `bool` of one element, of `uint8` for a tensor of that. As `torch.all`.
     ///
     /// # Errors
     /// Out of memory.
@@ -187,7 +187,7 @@ impl Tensor {
         self.count(Question::All, Over::dims("all", self.rank(), dims, Keep::Dropped)?)
     }
 
-    /// Whether any element holds: a tensor of `bool` of one element. As `torch.any`.
+    /// Whether any element holds: a tensor of `bool` of one element, of `uint8` for a tensor of that. As `torch.any`.
     ///
     /// # Errors
     /// Out of memory.
@@ -220,7 +220,12 @@ impl Tensor {
     }
 
     fn count(&self, question: Question, over: Over) -> Result<Tensor> {
-        call_one(Count { question, over }, &[self])
+        let answer = call_one(Count { question, over }, &[self])?;
+        // As in PyTorch, which had no truth values once.
+        match self.dtype() == DType::U8 && answer.dtype() == DType::Bool {
+            true => answer.to_dtype(DType::U8),
+            false => Ok(answer),
+        }
     }
 }
 

@@ -324,7 +324,8 @@ impl Operator for MaskedSelectBackward {
 /// An error unless a type of whole numbers holds the value.
 fn want_fit(op: &'static str, dtype: DType, value: f64) -> Result<()> {
     let (low, high) = match dtype {
-        DType::U8 => (0.0, 255.0),
+        // As PyTorch: negative ones wrap.
+        DType::U8 => (-255.0, 255.0),
         DType::I16 => (-32_768.0, 32_767.0),
         DType::I32 => (-2_147_483_648.0, 2_147_483_647.0),
         DType::I64 => (-9.3e18, 9.3e18),

@@ -38,7 +38,7 @@ unary! {
     }
 
     /// -1, 0 or 1 by the sign.
-    pub sign => Sign over Apart of Numbers in place sign_ { |x| sign(x), reads Nothing, |g, v| g * R::of(0.0) }
+    pub sign => Sign over Apart of All in place sign_ { |x| sign(x), reads Nothing, |g, v| g * R::of(0.0) }
 
     /// Sine of an angle in radians.
     pub sin => Sine over Any of Floats in place sin_ { |x| x.sin(), reads Input, |g, x| g * x.cos() }
@@ -162,7 +162,7 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::add_`]; a type that is not of floating point.
     pub fn pow_scalar_(&self, exponent: f64) -> Result<()> {
-        super::unary::change(self, Power { exponent })
+        super::unary::change_as("pow_", self, Power { exponent })
     }
 
     /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. Whole numbers stay whole where the bounds are, and

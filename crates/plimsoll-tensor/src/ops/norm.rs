@@ -102,11 +102,11 @@ impl Kernel for NormBackward {
         let sign = "(b > C(0.0) ? C(1.0) : C(-1.0))";
         Some(match self.0 {
             Norm::Zero => "C(0.0)".to_owned(),
-            Norm::One => format!("b == C(0.0) ? C(0.0) : a * {sign}"),
+            Norm::One => "b > C(0.0) ? a : b < C(0.0) ? -a : C(0.0)".to_owned(),
             Norm::Two => "c == C(0.0) ? C(0.0) : b * (a / c)".to_owned(),
             Norm::Power(p) => {
                 let power = format!("C(pow(b < C(0.0) ? -b / c : b / c, C({:?})))", p - 1.0);
-                format!("b == C(0.0) || c == C(0.0) ? C(0.0) : a * {sign} * {power}")
+                format!("c == C(0.0) ? C(0.0) : b == C(0.0) ? c * C(0.0) : a * {sign} * {power}")
             }
         })
     }
@@ -122,7 +122,8 @@ impl Kernel for NormBackward {
             let (out, sign) = (out.elements::<T>(), |x: T| if x == 0.0 { 0.0 } else { (1.0 as T).copysign(x) });
             match self.0 {
                 Norm::Zero => out.fill(0.0),
-                Norm::One => zip3(shape, operands, out, |g, x, _| g * sign(x)),
+                // As PyTorch: what is not a number has no sign.
+                Norm::One => zip3(shape, operands, out, |g, x, _| if x.is_nan() { 0.0 } else { g * sign(x) }),
                 Norm::Two => zip3(
                     shape,
                     operands,
@@ -133,7 +134,12 @@ impl Kernel for NormBackward {
                 Norm::Power(p) => {
                     let q = (p - 1.0) as T;
                     zip3(shape, operands, out, |g, x: T, norm: T| {
-                        if x == 0.0 || norm == 0.0 { 0.0 } else { g * sign(x) * (x.abs() / norm).powf(q) }
+                        match norm == 0.0 {
+                            true => 0.0,
+                            // Where the norm is infinite or no number, so is not this.
+                            false if x == 0.0 => norm * 0.0,
+                            false => g * sign(x) * (x.abs() / norm).powf(q),
+                        }
                     });
                 }
             }

@@ -1,10 +1,15 @@
 //! Elements by their rank along a dimension: `median`, `kthvalue`, `quantile`. All sort; the gradient goes to the elements
 //! that the result is.
 
+use smallvec::smallvec;
+
 use super::dim_index;
+use super::extreme::{Share, Shared};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
+use crate::function::{Function, FunctionBackward, Save, apply};
+use crate::road::{Tensors, call_one};
+use crate::tensor::{Grads, Tensor};
 
 /// What a quantile between two elements is. As PyTorch's `interpolation`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -22,14 +27,45 @@ pub enum Interpolation {
     Midpoint,
 }
 
+/// `x -> median` of all elements.
+struct Median;
+
+impl Function for Median {
+    fn name(&self) -> &'static str {
+        "median"
+    }
+
+    fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
+        let median = ins[0].reshape(&[-1])?.median_dim(0)?.0;
+        save.tensor(ins[0]);
+        save.tensor(&median);
+        Ok(smallvec![median])
+    }
+
+    fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
+        let (x, median) = (at.saved(0)?.detach(), at.saved(1)?.detach());
+        let equal = x.eq(&median)?.logical_or(&x.isnan()?.logical_and(&median.isnan()?)?)?;
+        // Short floats could not count far.
+        let wide = if x.dtype() == DType::F64 { DType::F64 } else { DType::F32 };
+        let count = equal.count_nonzero()?.to_dtype(wide)?;
+        let share = grad.to_dtype(wide)?.div(&count)?.to_dtype(x.dtype())?;
+        let [share, median] = [share, median].map(|one| one.expand(x.shape()));
+        Ok(smallvec![Some(call_one(Share { of: Shared::All }, &[&share?, &x, &median?])?)])
+    }
+}
+
 impl Tensor {
-    /// The median of all elements: of an even number the lower of both in the middle; not a number where one is none. As
-    /// `torch.median`.
+    /// The median of all elements: of an even number the lower of both in the middle; not a number where one is none. Equal ones
+    /// share the gradient. As `torch.median`.
     ///
     /// # Errors
-    /// No elements; out of memory.
+    /// No elements, of whole numbers (of floating point their median is not a number); out of memory.
     pub fn median(&self) -> Result<Tensor> {
-        Ok(self.reshape(&[-1])?.median_dim(0)?.0)
+        if self.numel() == 0 && self.dtype().is_float() {
+            return self.sum()?.affine(0.0, f64::NAN);
+        }
+        Ok(apply(Median, &[self])?.remove(0))
     }
 
     /// The medians along a dimension, which goes, and where they are (`int64`). As `torch.median(dim)`; of equal elements PyTorch

@@ -2,6 +2,7 @@
 
 use super::binary::{Binary, Reads, Row, Types, binary, row_cases};
 use super::real::Real;
+use super::want_number;
 use crate::error::Result;
 use crate::road::call_one;
 use crate::suite::{Case, Domain};
@@ -15,8 +16,8 @@ binary! {
         right reads Neither: |g, a, b| g
     }
 
-    /// `self - other`, broadcast.
-    sub => Difference over Any of Numbers in place sub_ {
+    /// `self - other`, broadcast. Truth values have no difference: see [`Tensor::logical_xor`] and [`Tensor::logical_not`].
+    sub => Difference over Any of EachNumbers in place sub_ {
         |a, b| a - b,
         left reads Neither: |g, a, b| g,
         right reads Neither: |g, a, b| -g
@@ -114,8 +115,8 @@ binary! {
     /// `self` where it is positive, else `self · other`, broadcast: the work of [`Tensor::prelu`].
     leaky_by => LeakyBy over Apart of Floats {
         |a, b| a.at_most(R::of(0.0), a * b, a),
-        left reads Both: |g, a, b| a.at_most(R::of(0.0), g * b, g),
-        right reads Both: |g, a, b| a.at_most(R::of(0.0), g * a, R::of(0.0))
+        left reads Both: |g, a, b| R::of(0.0).at_most(a, a.equals(R::of(0.0), g * b, g), g * b),
+        right reads Both: |g, a, b| R::of(0.0).at_most(a, R::of(0.0), g * a)
     }
 
     /// Whether `self` equals `other`, broadcast: a tensor of `bool`.
@@ -201,7 +202,8 @@ macro_rules! number_first {
             type Output = Result<Tensor>;
             #[allow(clippy::cast_precision_loss, clippy::unnecessary_cast, reason = "one body for both types")]
             fn sub(self, tensor: &Tensor) -> Result<Tensor> {
-                match tensor.dtype().is_float() {
+                want_number("sub", tensor.dtype())?;
+                match crate::dtype::Scalar::from(self).result_type(tensor.dtype()).is_float() {
                     true => tensor.affine(-1.0, self as f64),
                     false => tensor.neg()?.add_scalar(self),
                 }

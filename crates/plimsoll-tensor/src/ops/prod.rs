@@ -11,8 +11,9 @@ use crate::cpu::kernels::folds::{Product, WholeProduct};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::fold::{self, Fold};
-use crate::dtype::DType;
+use crate::dtype::{DType, bf16, f16};
 use crate::error::Result;
+use crate::facts::DeviceKind;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::road::{call, call_one};
@@ -21,7 +22,11 @@ use crate::tensor::{Grads, Tensor};
 
 /// `x -> product, others`: the product, and what the derivative of a zero is: the product of the others.
 #[derive(Clone, Debug)]
-struct Prod(Over);
+struct Prod {
+    over: Over,
+    /// Asked for without dimensions: PyTorch's derivative then differs where elements are not numbers.
+    of_all: bool,
+}
 
 impl Kernel for Prod {
     fn name(&self) -> &'static str {
@@ -29,12 +34,12 @@ impl Kernel for Prod {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        fold::fold(call, &self.0.marks, Fold::Product)
+        fold::fold(call, &self.over.marks, Fold::Product)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let ([x], [out, others]) = call.split();
-        let (shape, strides, marks) = (x.shape(), x.strides(), &self.0.marks);
+        let (shape, strides, marks) = (x.shape(), x.strides(), &self.over.marks);
         if x.dtype() == DType::I64 {
             let outs = (out.elements::<i64>(), others.elements::<i64>());
             fold2(shape, (x.elements::<i64>(), strides), marks, &WholeProduct, outs, |product| (product, 0));
@@ -56,7 +61,7 @@ impl Kernel for Prod {
 impl Operator for Prod {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = elementwise::inputs("prod", ins)?;
-        let shape = self.0.shape(x.shape());
+        let shape = self.over.shape(x.shape());
         let dtype = if x.dtype.is_float() { x.dtype } else { DType::I64 };
         Ok(smallvec![Output::new(&shape, dtype), Output::new(&shape, dtype)])
     }
@@ -72,14 +77,44 @@ impl Operator for Prod {
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let (x, shape) = (at.input(0)?, at.shape(0));
-        let wide = |tensor: &Tensor| self.0.broadcastable(tensor, shape);
+        let wide = |tensor: &Tensor| self.over.broadcastable(tensor, shape);
         let grad = wide(grad)?;
         if is_grad_enabled() {
-            return Ok(smallvec![Some((&grad * &product_of_others(&x, &self.0.named())?)?)]);
+            return Ok(smallvec![Some((&grad * &product_of_others(&x, &self.over.named())?)?)]);
+        }
+        if let Some(zeros) = self.zeros_among_others(at, &x)? {
+            return Ok(smallvec![Some(match self.of_all && zeros > 1 {
+                true => x.zeros_like()?,
+                false => (&grad * &product_of_others(&x, &self.over.named())?)?,
+            })]);
         }
         // The gradient of elements that are not zero, times them; and of those that are.
         let (of_all, of_zeros) = ((&grad * &wide(&at.output(0)?)?)?, (&grad * &wide(&at.output(1)?)?)?);
         Ok(smallvec![Some(call_one(ProdBackward, &[&x, &of_all, &of_zeros])?)])
+    }
+}
+
+impl Prod {
+    /// How many elements are zero where others are infinite or no numbers, so that the product does not tell which gradients are; else
+    /// `None`. It waits for the device, as PyTorch does for every product, and so is not asked in a capture.
+    fn zeros_among_others(&self, at: &Backward<'_>, x: &Tensor) -> Result<Option<i64>> {
+        let (device, product) = (x.device(), at.output(0)?);
+        if !device.has_values() || device.is_capturing() {
+            return Ok(None);
+        }
+        let any_is_nan = match (device.facts().kind, product.dtype()) {
+            // The host's elements are read where they are.
+            (DeviceKind::Cpu, DType::F64) => product.to_vec::<f64>()?.iter().any(|x| x.is_nan()),
+            (DeviceKind::Cpu, DType::F32) => product.to_vec::<f32>()?.iter().any(|x| x.is_nan()),
+            (DeviceKind::Cpu, DType::F16) => product.to_vec::<f16>()?.iter().any(|x| x.is_nan()),
+            (DeviceKind::Cpu, DType::BF16) => product.to_vec::<bf16>()?.iter().any(|x| x.is_nan()),
+            _ => product.isnan()?.any()?.item()?,
+        };
+        if !any_is_nan {
+            return Ok(None);
+        }
+        let zeros: i64 = x.eq_scalar(0)?.count_nonzero()?.item()?;
+        Ok((zeros > 0).then_some(zeros))
     }
 }
 
@@ -148,7 +183,7 @@ impl Tensor {
     /// # Errors
     /// Out of memory.
     pub fn prod(&self) -> Result<Tensor> {
-        self.prod_over(Over::all(self.rank()))
+        self.prod_over(Over::all(self.rank()), true)
     }
 
     /// The product over a dimension, which goes. As `torch.prod(dim)`.
@@ -156,7 +191,7 @@ impl Tensor {
     /// # Errors
     /// A dimension that is not there; out of memory.
     pub fn prod_dim(&self, dim: isize) -> Result<Tensor> {
-        self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Dropped)?)
+        self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Dropped)?, false)
     }
 
     /// The product over a dimension, which stays with size 1.
@@ -164,11 +199,11 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::prod_dim`].
     pub fn prod_keepdim(&self, dim: isize) -> Result<Tensor> {
-        self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Kept)?)
+        self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Kept)?, false)
     }
 
-    fn prod_over(&self, over: Over) -> Result<Tensor> {
-        Ok(call(Prod(over), &[self])?.remove(0))
+    fn prod_over(&self, over: Over, of_all: bool) -> Result<Tensor> {
+        Ok(call(Prod { over, of_all }, &[self])?.remove(0))
     }
 }
 

@@ -161,17 +161,24 @@ impl Operator for AddMm {
     }
 }
 
+/// An error where whole numbers would be multiplied by fractions.
+pub(super) fn want_whole_factors(op: &'static str, dtype: DType, beta: f64, alpha: f64) -> Result<()> {
+    match dtype.is_float() || (beta.fract() == 0.0 && alpha.fract() == 0.0) {
+        true => Ok(()),
+        false => {
+            let message = format!("beta {beta} and alpha {alpha} for {dtype}: need whole numbers");
+            Err(Error::argument(op, message))
+        }
+    }
+}
+
 impl Tensor {
     /// `beta · self + alpha · a b`, with this tensor broadcast to the product of two matrices. As `torch.addmm`.
     ///
     /// # Errors
     /// Sizes or types that do not go together; out of memory.
     pub fn addmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
-        let whole = beta.fract() == 0.0 && alpha.fract() == 0.0;
-        if !whole && !a.dtype().is_float() {
-            let message = format!("beta {beta} and alpha {alpha} for {}: need whole numbers", a.dtype());
-            return Err(Error::argument("addmm", message));
-        }
+        want_whole_factors("addmm", a.dtype(), beta, alpha)?;
         call_one(AddMm { beta, alpha }, &[self, a, b])
     }
 

@@ -25,6 +25,8 @@ pub(crate) trait Real:
     fn tanh(self) -> Self;
     /// The error function.
     fn erf(self) -> Self;
+    /// 1 less the error function, exact where it is small.
+    fn erfc(self) -> Self;
     /// Logarithm of the absolute value of the gamma function.
     fn ln_gamma(self) -> Self;
     /// Sine of an angle in radians.
@@ -64,7 +66,7 @@ pub(crate) trait Real:
 }
 
 macro_rules! real {
-    ($t:ty, $exp:path, $tanh:path, $erf:path, $ln_gamma:path) => {
+    ($t:ty, $exp:path, $tanh:path, $erf:path, $erfc:path, $ln_gamma:path) => {
         impl Real for $t {
             #[inline(always)]
             #[allow(clippy::cast_lossless, clippy::unnecessary_cast, reason = "one body for both types")]
@@ -90,6 +92,10 @@ macro_rules! real {
             #[inline(always)]
             fn erf(self) -> $t {
                 $erf(self)
+            }
+            #[inline(always)]
+            fn erfc(self) -> $t {
+                $erfc(self)
             }
             #[inline(always)]
             fn ln_gamma(self) -> $t {
@@ -127,8 +133,8 @@ macro_rules! real {
         }
     )*};
 }
-real!(f32, exp::exp, exp::tanh, libm::erff, libm::lgammaf);
-real!(f64, f64::exp, f64::tanh, libm::erf, libm::lgamma);
+real!(f32, exp::exp, exp::tanh, libm::erff, libm::erfcf, libm::lgammaf);
+real!(f64, f64::exp, f64::tanh, libm::erf, libm::erfc, libm::lgamma);
 
 /// A whole number that wraps, as the processor's do. Its functions that have no whole results are never called: a row
 /// says of which types it is.
@@ -203,7 +209,7 @@ impl Real for Whole {
     fn erf(self) -> Whole {
         not_whole()
     }
-    whole!(not_whole: ln_gamma, sin, cos, tan, asin, acos, atan, ln_1p, exp_m1);
+    whole!(not_whole: erfc, ln_gamma, sin, cos, tan, asin, acos, atan, ln_1p, exp_m1);
     fn angle(self, _: Whole) -> Whole {
         not_whole()
     }

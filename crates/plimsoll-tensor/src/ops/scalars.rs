@@ -44,16 +44,16 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::add_scalar_`].
     pub fn div_scalar_(&self, value: impl Into<Scalar>) -> Result<()> {
-        unary::change(self, Affine { mul: 1.0 / value.into().to_f64(), add: 0.0 })
+        unary::change_as("div_", self, Affine { mul: 1.0 / value.into().to_f64(), add: 0.0 })
     }
 
     fn with_scalars_(&self, op: &'static str, mul: Scalar, add: Scalar) -> Result<()> {
         elementwise::want_holds(op, self.dtype(), add.result_type(mul.result_type(self.dtype())))?;
         let (mul, add) = (mul.to_f64(), add.to_f64());
         if self.dtype().is_float() {
-            unary::change(self, Affine { mul, add })
+            unary::change_as(op, self, Affine { mul, add })
         } else {
-            unary::change(self, AffineWhole { mul, add })
+            unary::change_as(op, self, AffineWhole { mul, add })
         }
     }
 }

@@ -188,16 +188,35 @@ impl Kernel for CumProdBackward {
         let (inner, len) = (shape.inner, shape.len);
         by_float!(x.dtype(), T => {
         let (grad, x, y) = (grad.elements::<T>(), x.elements::<T>(), y.elements::<T>());
-        // The state is `x[k] · s[k]`, which the place before adds to its gradient.
+        let first_zero = |i: usize| {
+            let line = i / (len * inner) * len * inner + i % inner;
+            (0..len).find(|k| x[line + k * inner] == 0.0).unwrap_or(len)
+        };
+        // The state is `x[k] · s[k]`, which the place before adds to its gradient; the sum of the products times their gradients;
+        // and the place of the first zero, where it was asked for.
         scan(
             shape,
             From::Back,
-            0.0,
+            (0.0, 0.0, None),
             #[inline(always)]
-            |state, i| {
+            |(state, weighted, zero), i| {
+                let k = i / inner % len;
                 let sum = grad[i].wide() + state;
-                let before = if i / inner % len == 0 { 1.0 } else { y[i - inner].wide() };
-                (x[i].wide() * sum, (before * sum) as T)
+                let before = if k == 0 { 1.0 } else { y[i - inner].wide() };
+                if x[i] == 0.0 {
+                    let zero = if before.is_nan() { Some(zero.unwrap_or_else(|| first_zero(i))) } else { zero };
+                    let is_first = before != 0.0 && zero.is_none_or(|zero| k <= zero);
+                    return ((0.0, 0.0, zero), if is_first { (before * sum) as T } else { 0.0 });
+                }
+                let weighted = weighted + y[i].wide() * grad[i].wide();
+                let state = x[i].wide() * sum;
+                if weighted.is_finite() && before.is_finite() {
+                    return ((state, weighted, zero), (before * sum) as T);
+                }
+                // As PyTorch, which divides: after a zero nothing flows, before it what is no number spreads to the front.
+                let zero = if before.is_nan() { Some(zero.unwrap_or_else(|| first_zero(i))) } else { zero };
+                let is_after = before == 0.0 || zero.is_some_and(|zero| k > zero);
+                ((state, weighted, zero), if is_after { 0.0 } else { (weighted / x[i].wide()) as T })
             },
             out.elements(),
         );

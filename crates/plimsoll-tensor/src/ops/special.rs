@@ -30,7 +30,10 @@ fn digamma<R: Real>(x: R) -> R {
     let square = one / (z * z);
     let series = [1.0 / 12.0, -1.0 / 120.0, 1.0 / 252.0, -1.0 / 240.0, 1.0 / 132.0, -691.0 / 32760.0];
     let large = z.ln() - half / z - square * polynomial(square, &series);
-    large - steps - x.at_most(half, R::of(PI) / (x * R::of(PI)).tan(), R::of(0.0))
+    let value = large - steps - x.at_most(half, R::of(PI) / (x * R::of(PI)).tan(), R::of(0.0));
+    // At negative whole numbers it comes from one side as minus infinity and from the other as infinity.
+    let (zero, none) = (R::of(0.0), R::of(0.0) / R::of(-0.0));
+    x.at_most(zero, x.equals(zero, value, x.equals(x.trunc(), none, value)), value)
 }
 
 /// The number with this error function: a rational approximation and two steps of Newton's method, as PyTorch's.
@@ -59,6 +62,13 @@ unary! {
     /// The derivative of [`Tensor::lgamma`]. As `torch.digamma`.
     pub digamma => Digamma over Positive of Floats autocast Full in place digamma_ {
         |x| digamma(x), reads Input, |g, x| g * trigamma(x)
+    }
+
+    /// The number that is 0 or more with this hyperbolic cosine: the work of `Tensor::acosh`.
+    pub(crate) acosh_of named "acosh" => AreaHyperbolicCosine over AboveOne of Floats autocast Full {
+        |x| (x - R::of(1.0) + (x - R::of(1.0)).sqrt() * (x + R::of(1.0)).sqrt()).ln_1p(),
+        reads Input,
+        |g, x| g / (x * x - R::of(1.0)).sqrt()
     }
 
     /// The number with this error function, infinite at -1 and 1. As `torch.erfinv`.
@@ -90,7 +100,6 @@ impl Tensor {
     /// # Errors
     /// Out of memory.
     pub fn acosh(&self) -> Result<Tensor> {
-        let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
-        x.square()?.add_scalar(-1.0)?.sqrt()?.add(&x)?.log()
+        self.acosh_of()
     }
 }

@@ -1,10 +1,64 @@
 //! Statistics composed of others: two at once, without what is not a number, differences of neighbours, limits for each
 //! element.
 
+use smallvec::smallvec;
+
 use super::dim_index;
+use super::real::Real;
+use super::traced::Traced;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::tensor::Tensor;
+use crate::function::{Function, FunctionBackward, Save, apply};
+use crate::road::Tensors;
+use crate::tensor::{Grads, Tensor};
+
+/// `x, low, high -> x` between the limits.
+struct Between;
+
+impl Function for Between {
+    fn name(&self) -> &'static str {
+        "clamp"
+    }
+
+    fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
+        ins.iter().for_each(|tensor| save.tensor(tensor));
+        Ok(smallvec![ins[0].maximum(ins[1])?.minimum(ins[2])?])
+    }
+
+    /// As PyTorch's, which has no share for limits that are not numbers, and none for a lower limit above the higher.
+    fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
+        let saved = [at.saved(0)?, at.saved(1)?, at.saved(2)?];
+        let gradient = |side: usize| {
+            let wide = |i: usize| saved[i].to_dtype(grad.dtype());
+            let [x, low, high] = &[wide(0)?, wide(1)?, wide(2)?];
+            let to_side = Traced::evaluate([grad, x, low, high], |[g, x, a, b]| share(side, g, x, a, b))?;
+            to_side.sum_to(saved[side].shape())?.to_dtype(saved[side].dtype())
+        };
+        (0..3).map(|side| at.wants(side).then(|| gradient(side)).transpose()).collect()
+    }
+}
+
+/// What of the gradient goes to `x` (side 0), to its lower limit `a` (1) or to its higher limit `b` (2).
+fn share<R: Real>(side: usize, g: R, x: R, a: R, b: R) -> R {
+    let (zero, half) = (R::of(0.0), g * R::of(0.5));
+    match side {
+        0 => {
+            let at_low = a.at_most(b, a.equals(b, g, half), b.equals(b, zero, g));
+            let above = b.at_most(x, b.equals(x, a.at_most(b, half, g), zero), g);
+            x.at_most(a, x.equals(a, at_low, zero), above)
+        }
+        1 => {
+            let at_low = x.equals(a, a.equals(b, zero, half), g);
+            a.at_most(b, x.at_most(a, at_low, zero), zero)
+        }
+        _ => {
+            let at_high = b.equals(x, a.equals(b, zero, half), g);
+            let crossed = a.equals(a, b.equals(b, g, zero), zero);
+            a.at_most(b, b.at_most(x, at_high, zero), crossed)
+        }
+    }
+}
 
 impl Tensor {
     /// Variance and mean over some dimensions, which go; over all for none. As `torch.var_mean`.
@@ -99,12 +153,18 @@ impl Tensor {
         Ok(x)
     }
 
-    /// Each element, but at least that of `low` and at most that of `high`, broadcast. As `torch.clamp` with tensors.
+    /// Each element, but at least that of `low` and at most that of `high`, broadcast. As `torch.clamp` with tensors: an element
+    /// that equals a limit shares the gradient with it.
     ///
     /// # Errors
     /// No limit at all; shapes that do not broadcast; out of memory.
     pub fn clamp_tensors(&self, low: Option<&Tensor>, high: Option<&Tensor>) -> Result<Tensor> {
         match (low, high) {
+            (Some(low), Some(high))
+                if self.requires_grad() || low.requires_grad() || high.requires_grad() =>
+            {
+                Ok(apply(Between, &[self, low, high])?.remove(0))
+            }
             (Some(low), Some(high)) => self.maximum(low)?.minimum(high),
             (Some(low), None) => self.maximum(low),
             (None, Some(high)) => self.minimum(high),

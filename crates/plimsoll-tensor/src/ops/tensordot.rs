@@ -1,6 +1,8 @@
 //! Products composed of others: `baddbmm`, `inner`, `tensordot`, `cross`, and the transposition of matrices in a batch.
 
 use super::dim_index;
+use super::products::want_whole_factors;
+use crate::autocast;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
@@ -17,10 +19,19 @@ impl Tensor {
     /// `beta · self + alpha · (a @ b)` of batches of matrices. As `torch.baddbmm`.
     ///
     /// # Errors
-    /// As [`Tensor::bmm`]; shapes that do not broadcast.
+    /// As [`Tensor::bmm`]; types that differ; fractions as factors of whole numbers; shapes that do not broadcast.
     pub fn baddbmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
+        const NAME: &str = "baddbmm";
+        want_whole_factors(NAME, a.dtype(), beta, alpha)?;
+        if self.dtype() != a.dtype() && !autocast::is_enabled() {
+            return Err(Error::DType { op: NAME, expected: a.dtype().name(), got: self.dtype() });
+        }
+        let scaled = |x: &Tensor, by: f64| match x.dtype().is_float() {
+            true => x.affine(by, 0.0),
+            false => x.mul_scalar(by as i64),
+        };
         let product = a.bmm(b)?;
-        let product = if alpha == 1.0 { product } else { product.affine(alpha, 0.0)? };
+        let product = if alpha == 1.0 { product } else { scaled(&product, alpha)? };
         match beta {
             // Whatever it holds counts for nothing; it has a gradient of zeros.
             0.0 if self.requires_grad() => {
@@ -29,7 +40,7 @@ impl Tensor {
             }
             0.0 => Ok(product),
             1.0 => self.add(&product),
-            _ => self.affine(beta, 0.0)?.add(&product),
+            _ => scaled(self, beta)?.add(&product),
         }
     }
 

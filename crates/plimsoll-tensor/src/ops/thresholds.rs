@@ -31,7 +31,7 @@ unary! {
     }
 
     /// `x` where it is above `threshold`, else `value`. As `torch.nn.functional.threshold`.
-    pub threshold => Threshold { threshold, value } over Apart of FloatsOnly {
+    pub threshold => Threshold { threshold, value } over Apart of Numbers {
         |x| x.at_most(threshold, value, x),
         reads Input,
         |g, x| { let _ = value; x.at_most(threshold, R::of(0.0), g) }
@@ -45,14 +45,15 @@ unary! {
     }
 
     /// `x / (1 + |x|)`. As `torch.nn.functional.softsign`.
-    pub softsign => Softsign over Apart of FloatsOnly {
+    pub softsign => Softsign over Apart of Floats {
         |x| x / (R::of(1.0) + magnitude(x)),
         reads Input,
-        |g, x| g / ((R::of(1.0) + magnitude(x)) * (R::of(1.0) + magnitude(x)))
+        // What is infinite times 0 is not a number: so is the gradient there, as in PyTorch.
+        |g, x| (g + x * R::of(0.0)) / ((R::of(1.0) + magnitude(x)) * (R::of(1.0) + magnitude(x)))
     }
 
     /// `x - tanh(x)`. As `torch.nn.functional.tanhshrink`.
-    pub tanhshrink => Tanhshrink over Any of FloatsOnly {
+    pub tanhshrink => Tanhshrink over Any of Floats {
         |x| x - x.tanh(), reads Input, |g, x| g * x.tanh() * x.tanh()
     }
 }

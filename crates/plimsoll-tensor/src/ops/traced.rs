@@ -154,6 +154,9 @@ impl Real for Traced {
     fn erf(self) -> Traced {
         self.unary(Tensor::erf, libm::erf)
     }
+    fn erfc(self) -> Traced {
+        self.unary(Tensor::erfc, libm::erfc)
+    }
     traced! {
         ln_gamma Tensor::lgamma, libm::lgamma;
         sin Tensor::sin, f64::sin;
@@ -274,6 +277,9 @@ impl Real for Text {
     }
     fn erf(self) -> Text {
         self.call("erf")
+    }
+    fn erfc(self) -> Text {
+        self.call("erfc")
     }
     text!(ln_gamma "lgamma", sin "sin", cos "cos", tan "tan", asin "asin", acos "acos", atan "atan", ln_1p "log1p",
         exp_m1 "expm1", floor "floor", ceil "ceil", round "rint", trunc "trunc");

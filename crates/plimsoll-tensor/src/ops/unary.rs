@@ -47,6 +47,8 @@ pub(crate) enum Types {
     Numbers,
     /// Of all; truth values give `int64`.
     Counts,
+    /// Of all.
+    All,
 }
 
 impl Types {
@@ -59,7 +61,7 @@ impl Types {
                 Err(Error::DType { op, expected: "a type of numbers", got: dtype })
             }
             Types::Counts if dtype == DType::Bool => Ok(DType::I64),
-            Types::Numbers | Types::Counts => Ok(dtype),
+            Types::Numbers | Types::Counts | Types::All => Ok(dtype),
         }
     }
 }
@@ -226,15 +228,19 @@ impl<F: Row> Operator for UnaryBackward<F> {
 
 /// `() -> y`, where every element becomes a function of itself. The input is `y`.
 #[derive(Clone, Debug)]
-struct UnaryInPlace<F>(F);
+struct UnaryInPlace<F> {
+    row: F,
+    /// The name of the method that was called.
+    name: &'static str,
+}
 
 impl<F: Row> Kernel for UnaryInPlace<F> {
     fn name(&self) -> &'static str {
-        F::IN_PLACE
+        self.name
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        cuda::elementwise::change(call, &Text::of_expression(["y"], |[y]| self.0.value(y)))
+        cuda::elementwise::change(call, &Text::of_expression(["y"], |[y]| self.row.value(y)))
     }
 
     fn cpu_type(&self, dtype: DType) -> DType {
@@ -248,7 +254,7 @@ impl<F: Row> Kernel for UnaryInPlace<F> {
             kernels::change(
                 y.elements::<f32>(),
                 #[inline(always)]
-                |y| self.0.value(y),
+                |y| self.row.value(y),
             );
             return Ok(());
         }
@@ -257,9 +263,9 @@ impl<F: Row> Kernel for UnaryInPlace<F> {
         let zero = AnyOperand { bytes: &[0; 8], dtype: DType::I64, strides: &nowhere };
         let y = (y.bytes(), dtype);
         match dtype.accumulator() {
-            DType::F32 => kernels::update_any::<f32>(&shape, y, zero, |y, _| self.0.value(y)),
-            DType::F64 => kernels::update_any::<f64>(&shape, y, zero, |y, _| self.0.value(y)),
-            _ => kernels::update_any::<i64>(&shape, y, zero, |y, _| self.0.value(Whole(y)).0),
+            DType::F32 => kernels::update_any::<f32>(&shape, y, zero, |y, _| self.row.value(y)),
+            DType::F64 => kernels::update_any::<f64>(&shape, y, zero, |y, _| self.row.value(y)),
+            _ => kernels::update_any::<i64>(&shape, y, zero, |y, _| self.row.value(Whole(y)).0),
         }
         Ok(())
     }
@@ -267,8 +273,8 @@ impl<F: Row> Kernel for UnaryInPlace<F> {
 
 impl<F: Row> Operator for UnaryInPlace<F> {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
-        let [y] = elementwise::inputs(F::IN_PLACE, ins)?;
-        elementwise::want_holds(F::IN_PLACE, y.dtype, F::TYPES.result(F::IN_PLACE, y.dtype)?)?;
+        let [y] = elementwise::inputs(self.name, ins)?;
+        elementwise::want_holds(self.name, y.dtype, F::TYPES.result(self.name, y.dtype)?)?;
         Ok(smallvec![Output::in_place(0, &y)])
     }
 
@@ -285,16 +291,23 @@ impl<F: Row> Operator for UnaryInPlace<F> {
     }
 
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
-        backward(&self.0, at)
+        backward(&self.row, at)
     }
 }
 
 /// Changes every element by a row of the table.
 pub(super) fn change<F: Row>(y: &Tensor, row: F) -> Result<()> {
-    call(UnaryInPlace(row), &[y]).map(drop)
+    change_as(F::IN_PLACE, y, row)
+}
+
+/// The same for a method of another name.
+pub(super) fn change_as<F: Row>(name: &'static str, y: &Tensor, row: F) -> Result<()> {
+    call(UnaryInPlace { row, name }, &[y]).map(drop)
 }
 
 macro_rules! unary {
+    (@label $name:ident) => { stringify!($name) };
+    (@label $name:ident $label:literal) => { $label };
     (@in_place $name:ident $row:ident [$($field:ident)*]) => {};
     (@in_place $name:ident $row:ident [$($field:ident)*] $in_place:ident) => {
         impl Tensor {
@@ -309,7 +322,7 @@ macro_rules! unary {
     };
     ($(
         $(#[$doc:meta])*
-        $vis:vis $name:ident => $row:ident $({ $($field:ident),* })? over $domain:ident of $types:ident
+        $vis:vis $name:ident $(named $label:literal)? => $row:ident $({ $($field:ident),* })? over $domain:ident of $types:ident
             $(autocast $cast:ident)? $(in place $in_place:ident)? {
             |$x:ident| $value:expr,
             reads $reads:ident,
@@ -321,9 +334,9 @@ macro_rules! unary {
         pub(crate) struct $row { $($(pub(crate) $field: f64),*)? }
 
         impl Row for $row {
-            const NAME: &'static str = stringify!($name);
-            const IN_PLACE: &'static str = concat!(stringify!($name), "_");
-            const BACKWARD: &'static str = concat!(stringify!($name), "_backward");
+            const NAME: &'static str = unary!(@label $name $($label)?);
+            const IN_PLACE: &'static str = concat!(unary!(@label $name $($label)?), "_");
+            const BACKWARD: &'static str = concat!(unary!(@label $name $($label)?), "_backward");
             const READS: Reads = Reads::$reads;
             const TYPES: Types = Types::$types;
             const AUTOCAST: Autocast = [$(Autocast::$cast,)? Autocast::AsGiven][0];

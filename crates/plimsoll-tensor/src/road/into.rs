@@ -1,6 +1,7 @@
 //! Results in memory that is there already: [`into_out`], the form `out=` of every operation.
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 use super::watch::watch;
 use crate::autograd::is_grad_enabled;
@@ -8,6 +9,7 @@ use crate::data::Data;
 use crate::device::Device;
 use crate::error::{Error, Result};
 use crate::operator::{Operator, Output};
+use crate::storage::Computed;
 use crate::tensor::Tensor;
 
 thread_local! {
@@ -19,11 +21,18 @@ thread_local! {
 /// Memory for the next result that fits.
 struct Target {
     data: Data,
-    /// The operation that wrote there.
-    taken_by: Option<&'static str>,
+    /// The operation that wrote there last, and its result.
+    taken_by: Option<(&'static str, Computed)>,
 }
 
-/// Runs one operation and writes its result into `out`, without memory of its own for it. As the argument `out` of PyTorch's
+impl Target {
+    /// Whether a result that is still used lies there.
+    fn is_used(&self) -> bool {
+        self.taken_by.as_ref().is_some_and(|(_, result)| Arc::strong_count(result) > 1)
+    }
+}
+
+/// Runs an operation and writes its result into `out`, without memory of its own for it. As the argument `out` of PyTorch's
 /// functions.
 ///
 /// ```
@@ -37,11 +46,12 @@ struct Target {
 /// ```
 ///
 /// Where the result cannot be computed there (`out` is one of the operands, has another type or lies in another way), it gets
-/// memory first and is copied.
+/// memory first and is copied. Of several operations, each may write there that finds no earlier result in use; what the last one
+/// leaves elsewhere is copied.
 ///
 /// # Errors
 /// Those of `f` and of [`Tensor::copy_`]; a result of another shape than `out`, or one that `out` cannot hold; operands that want
-/// a gradient, outside of `no_grad`; several operations of which one reads what another wrote into `out`.
+/// a gradient, outside of `no_grad`; several operations of which one reads the values that `out` had, and an earlier one wrote there.
 pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> {
     const NAME: &str = "into_out";
     /// Also when `f` panics.
@@ -67,8 +77,8 @@ pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> 
         let message = format!("a result {:?} for a tensor {:?}", result.shape(), out.shape());
         return Err(Error::shape(NAME, message));
     }
-    if result.shares_storage(out) && result.data_ptr() == out.data_ptr() && result.strides() == out.strides()
-    {
+    let overlaps = result.shares_storage(out);
+    if overlaps && result.data_ptr() == out.data_ptr() && result.strides() == out.strides() {
         return Ok(());
     }
     if result.dtype().is_float() && !out.dtype().is_float() {
@@ -78,7 +88,7 @@ pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> 
             got: result.dtype(),
         });
     }
-    out.copy_(&result)
+    if overlaps { out.copy_(&result.copy()?) } else { out.copy_(&result) }
 }
 
 fn no_gradient(op: &'static str) -> Error {
@@ -91,7 +101,7 @@ fn no_gradient(op: &'static str) -> Error {
 /// The target's memory for an output of `op`, where it fits.
 ///
 /// # Errors
-/// An operation that reads what another one wrote there; one that would be recorded.
+/// An operation that reads what the memory held before another one wrote there.
 pub(super) fn target(
     op: &dyn Operator,
     number: usize,
@@ -105,21 +115,28 @@ pub(super) fn target(
     }
     let found = TARGET.with_borrow_mut(|target| -> Result<Option<Data>> {
         let Some(target) = target else { return Ok(None) };
-        let reads = ins.iter().any(|data| data.storage.id() == target.data.storage.id());
-        if let (true, Some(first)) = (reads, target.taken_by) {
-            let message =
-                format!("{first} wrote its result into `out`, and {} reads it: give one operation, or `copy_` the result", op.name());
+        let mut readers = ins.iter().filter(|data| data.storage.id() == target.data.storage.id()).peekable();
+        let reads = readers.peek().is_some();
+        if let Some((first, result)) = &target.taken_by
+            && readers.any(|data| !data.storage.is_computed(result))
+        {
+            let message = format!(
+                "{first} wrote its result into `out`, whose values {} reads: give one operation, or `copy_` the result",
+                op.name()
+            );
             return Err(Error::argument("into_out", message));
         }
         let data = &target.data;
         let fits = (data.layout.shape(), data.layout.strides(), data.dtype)
             == (output.layout.shape(), output.layout.strides(), output.dtype);
         let here = device == data.storage.device();
-        if recording || reads || number > 0 || !fits || !here || target.taken_by.is_some() {
+        if recording || reads || number > 0 || !fits || !here || target.is_used() {
             return Ok(None);
         }
-        target.taken_by = Some(op.name());
-        Ok(Some(data.clone()))
+        let (storage, result) = data.storage.computed();
+        let found = Data { storage, ..data.clone() };
+        target.taken_by = Some((op.name(), result));
+        Ok(Some(found))
     })?;
     if let Some(data) = &found {
         if let Some(watch) = watch(data.storage.device()) {

@@ -43,7 +43,7 @@ pub(crate) use link::link_by;
 use link::{link, save, views};
 pub use operands::Tensors;
 use operands::{Inputs, Metas, meta};
-pub(crate) use pinned::{copy_pinned, copy_to_pinned, empty_pinned};
+pub(crate) use pinned::{copy_pinned, copy_to_pinned, empty_in_pinned, empty_pinned};
 use run::{Run, Types, existing, gather, gathered};
 use scratch::Scratch;
 use watch::watched;

@@ -4,6 +4,7 @@ use super::launch::{copy, lock, use_on_current_stream};
 use crate::capturing;
 use crate::data::Data;
 use crate::device::Device;
+use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::pinned;
@@ -46,7 +47,17 @@ pub(crate) fn copy_to_pinned(from: &Data, op: &'static str) -> Result<Data> {
 
 /// Room in pinned memory for a row-major copy.
 pub(crate) fn empty_pinned(like: &Data, host: &Device, op: &'static str) -> Result<Data> {
-    let layout = Layout::contiguous(like.layout.shape());
-    let storage = Storage::alloc_pinned(host, (layout.len() * like.dtype.size()) as u64, op)?;
-    Ok(Data { storage, layout, dtype: like.dtype })
+    empty_in_pinned(like.layout.shape(), like.dtype, host, op)
+}
+
+/// Room in pinned memory for a row-major tensor.
+pub(crate) fn empty_in_pinned(
+    shape: &[usize],
+    dtype: DType,
+    host: &Device,
+    op: &'static str,
+) -> Result<Data> {
+    let layout = Layout::contiguous(shape);
+    let storage = Storage::alloc_pinned(host, (layout.len() * dtype.size()) as u64, op)?;
+    Ok(Data { storage, layout, dtype })
 }

@@ -27,9 +27,13 @@ pub(crate) use moves::Guard;
 use room::Room;
 pub use room::State;
 
-/// A reference-counted piece of device memory.
+/// A reference-counted piece of device memory. The second part is there on handles of what was computed into memory that the caller
+/// gave ([`Storage::computed`]), and on those made from them.
 #[derive(Clone)]
-pub(crate) struct Storage(Arc<Inner>);
+pub(crate) struct Storage(Arc<Inner>, Option<Computed>);
+
+/// Counts the handles of one result.
+pub(crate) type Computed = Arc<()>;
 
 /// A handle that keeps nothing alive.
 #[derive(Clone)]
@@ -37,7 +41,7 @@ pub(crate) struct WeakStorage(Weak<Inner>);
 
 impl WeakStorage {
     pub(crate) fn upgrade(&self) -> Option<Storage> {
-        self.0.upgrade().map(Storage)
+        self.0.upgrade().map(|inner| Storage(inner, None))
     }
 
     /// As [`Storage::id`]: of no other storage while this handle lives.
@@ -100,6 +104,17 @@ struct Account {
 }
 
 impl Storage {
+    /// A handle of a result in this memory, and what counts such handles.
+    pub(crate) fn computed(&self) -> (Storage, Computed) {
+        let computed = Computed::default();
+        (Storage(self.0.clone(), Some(computed.clone())), computed)
+    }
+
+    /// Whether this is a handle of that result, or made from one.
+    pub(crate) fn is_computed(&self, result: &Computed) -> bool {
+        self.1.as_ref().is_some_and(|own| Arc::ptr_eq(own, result))
+    }
+
     /// Allocates `bytes` for the innermost owner of this thread; `op` names the request in errors.
     pub(crate) fn alloc(device: &Device, bytes: u64, op: &'static str) -> Result<Storage> {
         Storage::alloc_as(device, bytes, op, label::current(op))
@@ -128,17 +143,27 @@ impl Storage {
         tag: Tag,
         room: Room<Recipe>,
     ) -> Storage {
-        Storage(Arc::new(Inner {
-            device: device.clone(),
-            bytes,
-            address: AtomicU64::new(address),
-            stream: AtomicU64::new(stream.0),
-            used_by: AtomicU64::new(stream.0),
-            version: AtomicU32::new(0),
-            inference: inference::is_enabled(),
-            account: Mutex::new(Account { tag, saved: 0, guards: 0, changed_by: "", room, recompute: None }),
-            lock: RwLock::new(()),
-        }))
+        Storage(
+            Arc::new(Inner {
+                device: device.clone(),
+                bytes,
+                address: AtomicU64::new(address),
+                stream: AtomicU64::new(stream.0),
+                used_by: AtomicU64::new(stream.0),
+                version: AtomicU32::new(0),
+                inference: inference::is_enabled(),
+                account: Mutex::new(Account {
+                    tag,
+                    saved: 0,
+                    guards: 0,
+                    changed_by: "",
+                    room,
+                    recompute: None,
+                }),
+                lock: RwLock::new(()),
+            }),
+            None,
+        )
     }
 
     pub(crate) fn device(&self) -> &Device {

@@ -30,6 +30,10 @@ pub enum Domain {
     Positive,
     /// -0.9 to 0.9.
     Inside,
+    /// 0.1 to 0.9.
+    Portion,
+    /// 1.1 to 3.
+    AboveOne,
     /// 0.1 apart from each other and at least 0.05 from zero, in any order: no small step crosses a kink.
     Apart,
     /// Whole numbers from 0 to below this: indices.
@@ -281,6 +285,8 @@ fn draw(input: &Sample, seed: usize) -> Vec<f64> {
         Domain::Any => (0..len).map(|_| rounded(draw.between(-1.5, 1.5))).collect(),
         Domain::Positive => (0..len).map(|_| rounded(draw.between(0.5, 2.0))).collect(),
         Domain::Inside => (0..len).map(|_| rounded(draw.between(-0.9, 0.9))).collect(),
+        Domain::Portion => (0..len).map(|_| rounded(draw.between(0.1, 0.9))).collect(),
+        Domain::AboveOne => (0..len).map(|_| rounded(draw.between(1.1, 3.0))).collect(),
         Domain::Below(n) => (0..len).map(|_| draw.below(n) as f64).collect(),
         Domain::Apart => {
             let mut ranks: Vec<usize> = (0..len).collect();

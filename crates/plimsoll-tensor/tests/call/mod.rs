@@ -1,6 +1,6 @@
 //! From a case's operation and arguments to a call of ours.
 
-use plimsoll_tensor::op::Reduction;
+use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{Conv2dOptions, DType, MaxPool2dOptions, Result, Tensor};
 use serde_json::Value;
 

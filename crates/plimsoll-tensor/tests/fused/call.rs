@@ -1,6 +1,6 @@
 //! From a case's operation and arguments to a call of ours.
 
-use plimsoll_tensor::op::Reduction;
+use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{
     Activation, AttentionOptions, BatchNormOptions, CrossEntropyOptions, Result, Rotary, Tensor,
 };

@@ -1,9 +1,8 @@
 //! Calls of the operations of `fixtures/further.json`.
 
-use plimsoll_tensor::op::Reduction;
 use plimsoll_tensor::{
     AvgPool1dOptions, AvgPool2dOptions, BatchNormOptions, GridPadding, GridSampleMode, GridSampleOptions,
-    InterpolateMode, ResizeTo, Result, Tensor, WindowOptions,
+    InterpolateMode, Reduction, ResizeTo, Result, Tensor, WindowOptions,
 };
 use serde_json::Value;
 

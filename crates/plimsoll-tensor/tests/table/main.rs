@@ -2,11 +2,12 @@
 //! `fixtures/table.json`, `fixtures/training.json` and `fixtures/further.json`.
 //!
 //! The scripts of the same names beside them made the tables; a new operation needs a few lines there and one in `calls.rs`,
-//! `training.rs` or `further.rs`. Each case runs with its inputs lying in three forms.
+//! `training.rs`, `further.rs` or `edges.rs`. Each case runs with its inputs lying in three forms.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
 mod calls;
+mod edges;
 #[path = "../forms/mod.rs"]
 mod forms;
 mod further;
@@ -17,8 +18,12 @@ use forms::Form;
 use plimsoll_tensor::{BackwardOptions, Device, SimConfig, Tensor, no_grad};
 use serde_json::Value;
 
+/// The cases; or those of the file that `PLIMSOLL_TABLE` names, of random calls, say.
 fn cases() -> Vec<Value> {
     let read = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap();
+    if let Some(path) = std::env::var_os("PLIMSOLL_TABLE") {
+        return read(&std::fs::read_to_string(path).unwrap());
+    }
     let table = read(include_str!("../fixtures/table.json"));
     let further = read(include_str!("../fixtures/further.json"));
     [table, read(include_str!("../fixtures/training.json")), further].concat()

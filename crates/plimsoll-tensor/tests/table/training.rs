@@ -1,8 +1,7 @@
 //! Calls of the operations of `fixtures/training.json`.
 
-use plimsoll_tensor::op::Reduction;
 use plimsoll_tensor::{
-    BagMode, InterpolateMode, Interpolation, MaxPool1dOptions, MaxPool2dOptions, ResizeTo, Result,
+    BagMode, InterpolateMode, Interpolation, MaxPool1dOptions, MaxPool2dOptions, Reduction, ResizeTo, Result,
     ScatterReduction, Tensor, Tolerance,
 };
 use serde_json::Value;

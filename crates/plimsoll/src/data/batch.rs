@@ -3,7 +3,7 @@
 use plimsoll_tensor::label::{self, Category, Span};
 use plimsoll_tensor::{Device, Error, Tensor};
 
-use super::{DataError, Field, HostArray, HostValues};
+use super::{DataError, Field, HostArray};
 
 /// What the loader yields.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,8 +95,13 @@ impl HostBatch {
     /// # Errors
     /// Arrays without values; out of memory.
     pub fn pin_memory(&self) -> plimsoll_tensor::Result<Vec<Tensor>> {
-        let host = Device::cpu();
-        self.fields.iter().map(|field| field.to_device(&host)?.pin_memory()).collect()
+        let pinned = |field: &HostField| {
+            let _owner = Span::of(Category::Input, label::intern(field.name));
+            let HostArray { dtype, shape, values } = &field.array;
+            let bytes = values.bytes().ok_or_else(|| field.no_values("pin_memory"))?;
+            Tensor::from_bytes_pinned(bytes, *dtype, shape)
+        };
+        self.fields.iter().map(pinned).collect()
     }
 
     /// Host bytes of all arrays, with or without values; `u64::MAX` on overflow.
@@ -115,21 +120,14 @@ impl HostField {
     pub fn to_device(&self, device: &Device) -> plimsoll_tensor::Result<Tensor> {
         let _owner = Span::of(Category::Input, label::intern(self.name));
         let HostArray { dtype, shape, values } = &self.array;
-        match values {
-            HostValues::F64(values) => Tensor::from_slice(values, shape, device),
-            HostValues::F32(values) => Tensor::from_slice(values, shape, device),
-            HostValues::F16(values) => Tensor::from_slice(values, shape, device),
-            HostValues::BF16(values) => Tensor::from_slice(values, shape, device),
-            HostValues::I64(values) => Tensor::from_slice(values, shape, device),
-            HostValues::I32(values) => Tensor::from_slice(values, shape, device),
-            HostValues::I16(values) => Tensor::from_slice(values, shape, device),
-            HostValues::U8(values) => Tensor::from_slice(values, shape, device),
-            HostValues::Bool(values) => Tensor::from_slice(values, shape, device),
-            HostValues::Absent if !device.has_values() => Tensor::empty(shape, *dtype, device),
-            HostValues::Absent => Err(Error::Argument {
-                op: "to_device",
-                message: format!("`{}` has a shape but no values", self.name),
-            }),
+        match values.bytes() {
+            Some(bytes) => Tensor::from_bytes(bytes, *dtype, shape, device),
+            None if !device.has_values() => Tensor::empty(shape, *dtype, device),
+            None => Err(self.no_values("to_device")),
         }
+    }
+
+    fn no_values(&self, op: &'static str) -> Error {
+        Error::Argument { op, message: format!("`{}` has a shape but no values", self.name) }
     }
 }

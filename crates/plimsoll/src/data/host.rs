@@ -54,6 +54,24 @@ pub enum HostValues {
     Bool(Vec<bool>),
 }
 
+impl HostValues {
+    /// The elements' bytes, unless they are absent.
+    pub(super) fn bytes(&self) -> Option<&[u8]> {
+        Some(match self {
+            HostValues::Absent => return None,
+            HostValues::F64(values) => f64::bytes_of(values),
+            HostValues::F32(values) => f32::bytes_of(values),
+            HostValues::F16(values) => f16::bytes_of(values),
+            HostValues::BF16(values) => bf16::bytes_of(values),
+            HostValues::I64(values) => i64::bytes_of(values),
+            HostValues::I32(values) => i32::bytes_of(values),
+            HostValues::I16(values) => i16::bytes_of(values),
+            HostValues::U8(values) => u8::bytes_of(values),
+            HostValues::Bool(values) => bool::bytes_of(values),
+        })
+    }
+}
+
 impl HostArray {
     /// An array of these values.
     ///

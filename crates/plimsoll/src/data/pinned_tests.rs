@@ -46,6 +46,20 @@ fn loader(data: Numbers, workers: usize) -> DataLoader {
     DataLoader::new(Arc::new(data), 2).unwrap().workers(workers)
 }
 
+#[test]
+fn pinning_a_batch_copies_it_once() {
+    let host = Device::cpu();
+    let array = super::super::HostArray::new(vec![1 << 20], vec![3u8; 1 << 20]);
+    let field = super::super::HostField { name: "large", array };
+    let batch = HostBatch { samples: 1 << 20, fields: vec![field] };
+    host.reset_peak_memory_stats();
+    let before = host.memory_allocated();
+    let pinned = batch.pin_memory().unwrap();
+    // Other tests request some bytes meanwhile.
+    assert!(host.max_memory_allocated() < before + (1 << 19), "{}", host.max_memory_allocated());
+    assert!(pinned[0].is_pinned() && pinned[0].to_vec::<u8>().unwrap() == vec![3; 1 << 20]);
+}
+
 fn values(batch: &PinnedBatch) -> Vec<i64> {
     batch.tensor("number").unwrap().to_vec().unwrap()
 }

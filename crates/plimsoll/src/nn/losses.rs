@@ -2,7 +2,7 @@
 //!
 //! Each is options with PyTorch's defaults, and a `forward` that calls the method of [`Tensor`] of the same name.
 
-use plimsoll_tensor::op::Reduction;
+use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{CrossEntropyOptions, Result, Tensor};
 
 /// As `torch.nn.CrossEntropyLoss`.

@@ -1,7 +1,7 @@
 //! RetinaNet's head: one box a place of a small image, with classes; focal loss, smooth L1, anchors matched by their overlap.
 
+use plimsoll::Reduction;
 use plimsoll::nn::{Conv2d, Module, ReLU, Scope, Sequential};
-use plimsoll::op::Reduction;
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use plimsoll::{Result, Tensor, members};
 

@@ -1,7 +1,7 @@
 //! Heads of attention over the edges of graphs: softmax over the edges that lead to a node, by scatter.
 
+use plimsoll::Reduction;
 use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};
-use plimsoll::op::Reduction;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
 use plimsoll::{Result, ScatterReduction, Tensor, members};
 

@@ -1,8 +1,8 @@
 //! Reads a line of text: an affine map straightens the picture, convolutions and a two-way GRU give a class for each column, and CTC
 //! aligns them with the labels.
 
+use plimsoll::Reduction;
 use plimsoll::nn::{Conv2d, GRU, Linear, Module, RecurrentOptions, Scope};
-use plimsoll::op::Reduction;
 use plimsoll::optim::{Optimizer, RmsProp, RmsPropOptions, clip_grad_norm_};
 use plimsoll::{GridPadding, GridSampleOptions, MaxPool2dOptions, Result, Tensor, members};
 

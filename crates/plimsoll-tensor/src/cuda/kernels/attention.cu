@@ -36,7 +36,7 @@ INLINE A kept(const Rows& r, u64 row, i64 k) {
     bool is_causal = r.causal != 0;
 
 #if !BACKWARD
-extern "C" __global__ void kernel(T* p, const A* s, float* log_sums, const M* mask, double scale, Rows r) {
+extern "C" __global__ void kernel(T* p, const A* s, A* log_sums, const M* mask, double scale, Rows r) {
     FIND_ROW
     A largest = -(A)INFINITE;
     for (i64 k = threadIdx.x; k < r.keys; k += blockDim.x)
@@ -54,13 +54,13 @@ extern "C" __global__ void kernel(T* p, const A* s, float* log_sums, const M* ma
         A x = exp(score(scores, k, (A)scale, hidden, r.mask[3], is_causal, query) - largest) * factor;
         store(p + (i64)blockIdx.x * r.keys + k, x * kept(r, row, k));
     }
-    if (threadIdx.x == 0) log_sums[row] = (float)(largest + log(sum));
+    if (threadIdx.x == 0) log_sums[row] = largest + log(sum);
 }
 #else
 // Probabilities once more, and the gradients of scores from those of probabilities. `o` and `g` are the output and its gradient.
 struct Strides { i64 o[3], g[3], dim; };
 extern "C" __global__ void kernel(
-    T* p, T* ds, const A* s, const A* dp, const float* log_sums, const M* mask, const T* o, const T* g, double scale, Strides at, Rows r
+    T* p, T* ds, const A* s, const A* dp, const A* log_sums, const M* mask, const T* o, const T* g, double scale, Strides at, Rows r
 ) {
     FIND_ROW
     const T* out = o + r.batch * at.o[0] + head * at.o[1] + query * at.o[2];
@@ -68,7 +68,7 @@ extern "C" __global__ void kernel(
     A along = 0;
     for (i64 i = threadIdx.x; i < at.dim; i += blockDim.x) along += load<A>(out + i) * load<A>(grad + i);
     along = block_sum(along);
-    A log_sum = (A)log_sums[row];
+    A log_sum = log_sums[row];
     bool sees = log_sum > -(A)INFINITE;
     for (i64 k = threadIdx.x; k < r.keys; k += blockDim.x) {
         i64 to = (i64)blockIdx.x * r.keys + k;

@@ -111,8 +111,9 @@ template <> struct Into<i16> {
     INLINE static i16 of(i64 x) { return (i16)x; }
 };
 template <> struct Into<u8> {
-    INLINE static u8 of(float x) { return (u8)clamped(whole(x), 0, 255); }
-    INLINE static u8 of(double x) { return (u8)clamped(whole(x), 0, 255); }
+    // The lowest byte of the whole number, as in PyTorch.
+    INLINE static u8 of(float x) { return (u8)whole(x); }
+    INLINE static u8 of(double x) { return (u8)whole(x); }
     INLINE static u8 of(i64 x) { return (u8)x; }
     INLINE static u8 of(u8 x) { return x; }
 };

@@ -67,7 +67,7 @@ impl Kernel for AttentionBackward {
     }
 
     fn cpu_type(&self, dtype: DType) -> DType {
-        operands::cpu_type(dtype)
+        dtype
     }
 
     fn varies(&self) -> Option<Varies> {
@@ -109,19 +109,22 @@ impl Kernel for AttentionBackward {
         let (shape, heads) = self.arrangement().heads(ins);
         let scores = self.of.scores(&shape, ins.get(self.arrangement().operands()));
         let of_out = [out, grad].map(|tensor| Heads {
-            data: tensor.elements(),
+            bytes: tensor.bytes(),
+            dtype: tensor.dtype(),
             strides: self.arrangement().out_strides(tensor.layout(), &shape),
         });
         let layouts: SmallVec<[&Layout; 3]> = call.outs.iter().map(|out| out.layout()).collect();
         let places = self.arrangement().places(&layouts, &shape);
-        let cuts: SmallVec<[Cut<'_, f32>; 3]> =
-            call.outs.into_iter().map(|out| Cut::new(out.elements())).collect();
+        let dtype = heads[0].dtype;
+        let cuts: SmallVec<[Cut<'_, u8>; 3]> =
+            call.outs.into_iter().map(|out| Cut::new(out.bytes())).collect();
         let to = Gradients {
+            dtype,
             memory: places.map(|(i, ..)| &cuts[i]),
             begins: places.map(|(_, begin, _)| begin),
             strides: places.map(|(.., strides)| strides),
         };
-        attention_backward(&shape, &scores, heads, of_out, log_sums.elements(), &to, scratch);
+        attention_backward(&shape, &scores, heads, of_out, log_sums.bytes(), &to, scratch);
         Ok(())
     }
 }
@@ -165,7 +168,7 @@ impl Operator for AttentionBackward {
                 }
             }
             DeviceKind::Cuda => cuda::attention::scratch(&shape.into(), ins[0].dtype, 2).max(sum()),
-            _ => operands::float_bytes(backward_scratch_len(&shape)),
+            _ => operands::float_bytes(backward_scratch_len(&shape, ins[0].dtype)),
         })
     }
 

@@ -4,7 +4,6 @@ use smallvec::{SmallVec, smallvec};
 
 use super::Attention;
 use super::operands::{Arrangement, NAME};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::layout::Dims;
 use crate::road::call;
@@ -58,8 +57,7 @@ impl Tensor {
     /// projection are read as they lie. No matrix of scores is held, forward or backward: kept are the inputs, the output
     /// and one number for each row. As `torch.nn.functional.scaled_dot_product_attention`.
     ///
-    /// A mask that wants a gradient, and a derivative of the derivative, do need the matrix of scores in the backward pass. So
-    /// does attention of `float64`, forward too, which is computed in 64 bits by operations on whole tensors.
+    /// A mask that wants a gradient, and a derivative of the derivative, do need the matrix of scores in the backward pass.
     ///
     /// # Errors
     /// Sizes or types that do not fit together; other numbers of heads without `enable_gqa`; a mask with `is_causal`; a
@@ -98,8 +96,7 @@ impl Tensor {
         let mask = options.attn_mask.map(|mask| mask_of_four(mask, lead)).transpose()?;
         let mut ins: SmallVec<[&Tensor; 4]> = smallvec![&q, &k, &v];
         ins.extend(&mask);
-        let wide = ins.iter().all(|x| matches!(x.dtype(), DType::F64 | DType::Bool));
-        let out = if wide { op.wide(&ins)? } else { call(op, &ins)?.remove(0) };
+        let out = call(op, &ins)?.remove(0);
         if rank == 4 {
             return Ok(out);
         }
@@ -126,9 +123,6 @@ impl Tensor {
         let mask = options.attn_mask.map(|mask| mask_of_four(mask, &[shape.batch, heads])).transpose()?;
         let mut ins: SmallVec<[&Tensor; 2]> = smallvec![self];
         ins.extend(&mask);
-        if self.dtype() == DType::F64 {
-            return op.wide(&ins);
-        }
         Ok(call(op, &ins)?.remove(0))
     }
 }

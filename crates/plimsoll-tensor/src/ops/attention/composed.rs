@@ -8,6 +8,7 @@ use smallvec::smallvec;
 use super::Attention;
 use super::operands::Arrangement;
 use crate::cpu::kernels::attention::{AttentionShape, dropout_factors};
+use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::philox::Dropout;
 use crate::cuda::{self, CudaCall};
 use crate::dtype::DType;
@@ -19,13 +20,15 @@ use crate::road::{call_one, create};
 use crate::tensor::{Grads, Tensor};
 
 /// Far below any score: rows that see nothing stay finite.
-const HIDDEN: f32 = -1e30;
+const HIDDEN: f64 = -1e30;
 
 /// `[, mask] -> what is added to scores`: the mask as numbers, minus infinity as a finite one; or the causal mask.
 #[derive(Clone, Copy, Debug)]
 struct Bias {
     queries: usize,
     keys: usize,
+    /// The type of the scores.
+    dtype: DType,
 }
 
 impl Kernel for Bias {
@@ -34,43 +37,49 @@ impl Kernel for Bias {
     }
 
     fn cpu_type(&self, dtype: DType) -> DType {
-        super::operands::cpu_type(dtype)
+        if dtype.is_float() { dtype.accumulator() } else { dtype }
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        const HIDES: f64 = HIDDEN as f64;
         let (ins, out) = (call.ins.clone(), call.outs[0]);
         let text = match ins.first() {
-            Some(mask) if mask.dtype == DType::Bool => format!("a != C(0.0) ? C(0.0) : C({HIDES:?})"),
-            Some(_) => format!("a < C({HIDES:?}) ? C({HIDES:?}) : a"),
+            Some(mask) if mask.dtype == DType::Bool => format!("a != C(0.0) ? C(0.0) : C({HIDDEN:?})"),
+            Some(_) => format!("a < C({HIDDEN:?}) ? C({HIDDEN:?}) : a"),
             None => {
-                let words = [0, u64::from(HIDDEN.to_bits())];
+                let word = if self.dtype == DType::F64 {
+                    HIDDEN.to_bits()
+                } else {
+                    u64::from((HIDDEN as f32).to_bits())
+                };
+                let words = [0, word];
                 let of = cuda::mask::Triangle { upper: false, diagonal: 0, words };
                 return cuda::mask::triangle(call, None, of);
             }
         };
-        let expression = cuda::elementwise::Expression::new(text, DType::F32);
+        let expression = cuda::elementwise::Expression::new(text, self.dtype);
         cuda::elementwise::evaluate(call, expression, &ins, out)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let out = call.outs.into_iter().next().unwrap_or_else(|| unreachable!("inferred"));
-        let out = out.elements::<f32>();
-        let hide = |hidden: bool| if hidden { HIDDEN } else { 0.0 };
-        match call.ins.first() {
-            Some(mask) if mask.dtype() == DType::Bool => {
-                out.iter_mut().zip(mask.elements::<u8>()).for_each(|(out, &keep)| *out = hide(keep == 0));
+        by_float!(self.dtype, T => {
+            let (out, hidden) = (out.elements::<T>(), <T as Float>::of(HIDDEN));
+            let hide = |hides: bool| if hides { hidden } else { 0.0 };
+            match call.ins.first() {
+                Some(mask) if mask.dtype() == DType::Bool => {
+                    out.iter_mut().zip(mask.elements::<u8>()).for_each(|(out, &keep)| *out = hide(keep == 0));
+                }
+                Some(mask) => by_float!(mask.dtype(), M => {
+                    out.iter_mut()
+                        .zip(mask.elements::<M>())
+                        .for_each(|(out, &x)| *out = if x.wide() < HIDDEN { hidden } else { <T as Float>::of(x.wide()) });
+                }),
+                None => {
+                    let hides = |i: usize| i % self.keys > i / self.keys;
+                    out.iter_mut().enumerate().for_each(|(i, out)| *out = hide(hides(i)));
+                }
             }
-            Some(mask) => {
-                out.iter_mut()
-                    .zip(mask.elements::<f32>())
-                    .for_each(|(out, &x)| *out = if x < HIDDEN { HIDDEN } else { x });
-            }
-            None => {
-                let hidden = |i: usize| i % self.keys > i / self.keys;
-                out.iter_mut().enumerate().for_each(|(i, out)| *out = hide(hidden(i)));
-            }
-        }
+        });
         Ok(())
     }
 }
@@ -78,7 +87,7 @@ impl Kernel for Bias {
 impl Operator for Bias {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let of_causal = [1, 1, self.queries, self.keys];
-        Ok(smallvec![Output::new(ins.first().map_or(&of_causal[..], Meta::shape), DType::F32)])
+        Ok(smallvec![Output::new(ins.first().map_or(&of_causal[..], Meta::shape), self.dtype)])
     }
 
     fn takes(&self, _: usize, layout: &crate::layout::Layout) -> bool {
@@ -92,10 +101,10 @@ impl Operator for Bias {
 
 /// `() -> factors of the weights`, `[batch, heads, queries, keys]`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Factors {
-    pub(super) shape: AttentionShape,
+struct Factors {
+    shape: AttentionShape,
     /// The probability of dropping a weight, and from which random numbers.
-    pub(super) dropout: (f64, RandomStream),
+    dropout: (f64, RandomStream),
 }
 
 impl Kernel for Factors {
@@ -175,7 +184,7 @@ impl Attention {
     ) -> Result<Tensor> {
         let &AttentionShape { batch, heads, kv_heads, queries, keys, .. } = shape;
         let mut scores = q.matmul(&k.transpose(-1, -2)?)?.mul_scalar(self.scale)?;
-        let bias = Bias { queries, keys };
+        let bias = Bias { queries, keys, dtype: scores.dtype().accumulator() };
         let bias = match mask {
             Some(mask) => Some(call_one(bias, &[mask])?),
             None if self.causal => Some(create(bias, q.device())?.remove(0)),

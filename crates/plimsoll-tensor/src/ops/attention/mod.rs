@@ -7,7 +7,6 @@
 //! | `operands` | the operator's parameters; sizes and strides of the operands, apart or packed into one tensor |
 //! | `backward` | the gradients, from blocks of scores computed once more |
 //! | `composed` | the gradients as operations on whole tensors, for a derivative of them |
-//! | `wide` | attention of `float64` as operations on whole tensors |
 //! | `cases` | what the conformance suite runs |
 //!
 //! Kept for the backward pass: the inputs, the output and one number for each row of scores, as PyTorch's kernels do.
@@ -18,7 +17,6 @@ mod call;
 mod cases;
 mod composed;
 mod operands;
-mod wide;
 
 pub use call::AttentionOptions;
 pub(crate) use cases::cases;
@@ -46,7 +44,7 @@ impl Kernel for Attention {
     }
 
     fn cpu_type(&self, dtype: DType) -> DType {
-        operands::cpu_type(dtype)
+        dtype
     }
 
     fn varies(&self) -> Option<Varies> {
@@ -80,7 +78,7 @@ impl Kernel for Attention {
         let mut next = || outs.next().unwrap_or_else(|| unreachable!("inferred"));
         let (out, log_sums) = (next(), next());
         let strides = self.arrangement.out_strides(out.layout(), &shape);
-        attention(&shape, &scores, heads, (out.elements(), strides), log_sums.elements(), scratch);
+        attention(&shape, &scores, heads, (out.bytes(), strides), log_sums.bytes(), scratch);
         Ok(())
     }
 }
@@ -88,7 +86,7 @@ impl Kernel for Attention {
 impl Operator for Attention {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let shape = sizes(self.arrangement, ins)?;
-        let log_sums = Output::new(&[shape.batch, shape.heads, shape.queries], DType::F32);
+        let log_sums = Output::new(&[shape.batch, shape.heads, shape.queries], ins[0].dtype.accumulator());
         Ok(smallvec![self.arrangement.out(&shape, ins[0].dtype), log_sums])
     }
 
@@ -102,7 +100,7 @@ impl Operator for Attention {
         sizes(self.arrangement, ins).map_or(0, |shape| match device.kind {
             DeviceKind::Cuda if by_tiles() => 0,
             DeviceKind::Cuda => cuda::attention::scratch(&shape.into(), ins[0].dtype, 1),
-            _ => operands::float_bytes(forward_scratch_len(&shape)),
+            _ => operands::float_bytes(forward_scratch_len(&shape, ins[0].dtype)),
         })
     }
 

@@ -97,13 +97,13 @@ impl Arrangement {
     }
 
     /// The sizes and operands of a call whose inputs were inferred.
-    pub(super) fn heads<'a>(self, ins: &[In<'a>]) -> (AttentionShape, [Heads<'a, f32>; 3]) {
+    pub(super) fn heads<'a>(self, ins: &[In<'a>]) -> (AttentionShape, [Heads<'a>; 3]) {
         let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(In::shape).collect();
         let shape = self.shape(&shapes).unwrap_or_else(|_| unreachable!("inferred"));
         let layouts: SmallVec<[&Layout; 4]> = ins.iter().map(In::layout).collect();
         let heads = self.places(&layouts, &shape).map(|(i, begin, strides)| {
-            let data = ins[i].elements::<f32>();
-            Heads { data: data.get(begin..).unwrap_or(&[]), strides }
+            let dtype = ins[i].dtype();
+            Heads { bytes: ins[i].bytes().get(begin * dtype.size()..).unwrap_or(&[]), dtype, strides }
         });
         (shape, heads)
     }
@@ -265,10 +265,10 @@ impl Attention {
             let strides = [0, 1, 2, 3].map(|dim| wide.strides()[dim]);
             match mask.dtype() {
                 DType::Bool => Mask::Keep(mask.elements(), strides),
-                _ => Mask::Add(mask.elements(), strides),
+                dtype => Mask::Add(mask.bytes(), dtype, strides),
             }
         });
-        Scores { scale: self.scale as f32, causal: self.causal, mask, dropout: self.dropout() }
+        Scores { scale: self.scale, causal: self.causal, mask, dropout: self.dropout() }
     }
 }
 
@@ -289,11 +289,6 @@ pub(super) fn laid_like(layout: &Layout) -> Layout {
         }
         _ => Layout::contiguous(&shape),
     }
-}
-
-/// The kernels compute in 32 bits, and read truth values as they are.
-pub(super) fn cpu_type(dtype: DType) -> DType {
-    if dtype.is_float() { DType::F32 } else { dtype }
 }
 
 pub(super) fn float_bytes(len: usize) -> u64 {

@@ -135,7 +135,9 @@ fn given<'a>(
     weight: &'a Tensor,
     bias: Option<&'a Tensor>,
 ) -> Given<'a> {
-    Given { op: pass.name(rank), input: x.shape(), weight: weight.shape(), bias: bias.map(Tensor::shape) }
+    let may_be_empty = x.shape().first() == Some(&0) || x.dtype().is_float() && x.dtype().size() == 2;
+    let (input, weight, bias) = (x.shape(), weight.shape(), bias.map(Tensor::shape));
+    Given { op: pass.name(rank), input, weight, bias, may_be_empty }
 }
 
 /// As PyTorch: results lie channels-last where images or filters do.

@@ -62,7 +62,7 @@ fn backward_weight(shape: ConvShape) -> Case {
 }
 
 fn conv<const N: usize>(x: &[usize], w: &[usize], options: ConvOptions<N>) -> Result<ConvShape, Error> {
-    let given = Given { op: Pass::Forward.name(N), input: x, weight: w, bias: None };
+    let given = Given { op: Pass::Forward.name(N), input: x, weight: w, bias: None, may_be_empty: false };
     sizes::forward(&given, &options)
 }
 
@@ -71,7 +71,7 @@ fn conv_transpose<const N: usize>(
     w: &[usize],
     options: ConvTransposeOptions<N>,
 ) -> Result<ConvShape, Error> {
-    let given = Given { op: Pass::Transposed.name(N), input: x, weight: w, bias: None };
+    let given = Given { op: Pass::Transposed.name(N), input: x, weight: w, bias: None, may_be_empty: false };
     sizes::transposed(&given, &options)
 }
 

@@ -11,6 +11,9 @@ pub(super) struct Given<'a> {
     pub(super) input: &'a [usize],
     pub(super) weight: &'a [usize],
     pub(super) bias: Option<&'a [usize]>,
+    /// Whether images of nothing may come out of a transposed convolution. As PyTorch, which allows it in a batch of nothing, and in
+    /// 16 bits.
+    pub(super) may_be_empty: bool,
 }
 
 /// What of the options both directions share.
@@ -22,7 +25,7 @@ struct Windows<const N: usize> {
 
 impl Given<'_> {
     fn misfit(&self, why: impl std::fmt::Display) -> Error {
-        let Given { op, input, weight, bias } = self;
+        let Given { op, input, weight, bias, .. } = self;
         let bias = bias.map_or_else(String::new, |bias| format!(", bias {bias:?}"));
         Error::shape(op, format!("{why} (input {input:?}, weight {weight:?}{bias})"))
     }
@@ -170,7 +173,7 @@ pub(super) fn transposed<const N: usize>(
         let (Some(full), Some(both)) = (full, padding[i].checked_mul(2)) else {
             return Err(given.choice(format!("{options:?} leads to sizes that cannot be counted")));
         };
-        if full <= both {
+        if full < both || (full == both && !given.may_be_empty) {
             let why =
                 format!("a padding of {padding:?} leaves nothing of {full} elements of dimension {}", 2 + i);
             return Err(given.misfit(why));
