@@ -306,6 +306,14 @@ impl OutOfMemory {
     pub fn is_system_refusal(&self) -> bool {
         self.bound_bytes().saturating_sub(self.numbers.reserved_bytes) >= self.numbers.segment_bytes
     }
+
+    /// Bytes of the device that others hold, such as other processes, where they leave less than was asked for.
+    pub fn held_by_others_bytes(&self) -> Option<u64> {
+        let n = &self.numbers;
+        let others =
+            n.device_total_bytes.saturating_sub(n.reserved_bytes.saturating_add(n.device_free_bytes));
+        (others > 0 && n.device_free_bytes < n.segment_bytes).then_some(others)
+    }
 }
 
 /// A size with its bytes where two decimals would round it.
@@ -333,14 +341,18 @@ impl std::fmt::Display for OutOfMemory {
                 write!(f, "the limit is {limit}, of which {reserved} is reserved and {left} is left, but ")?;
             }
             _ => {
-                let (device, left) = (Bytes(n.device_total_bytes), Bytes(left));
-                write!(
-                    f,
-                    "the device has {device}, of which {reserved} is reserved and {left} is left, but "
-                )?;
+                let device = Bytes(n.device_total_bytes);
+                write!(f, "the device has {device}, of which {reserved} is reserved")?;
+                match self.held_by_others_bytes() {
+                    None => write!(f, " and {} is left, but ", Bytes(left))?,
+                    Some(others) => {
+                        let (others, free) = (Bytes(others), Bytes(n.device_free_bytes));
+                        write!(f, ", {others} is held by others and {free} is left, and ")?;
+                    }
+                }
             }
         }
-        match self.is_system_refusal() {
+        match self.is_system_refusal() && self.held_by_others_bytes().is_none() {
             true => write!(f, "the system gave no segment of {}", Bytes(n.segment_bytes))?,
             false => write!(f, "the request needs a segment of {}", Bytes(n.segment_bytes))?,
         }

@@ -311,6 +311,23 @@ fn a_full_host_is_out_of_memory_too() {
 }
 
 #[test]
+fn a_device_that_others_fill_says_how_much_they_hold() {
+    let device = Device::cpu_with(CpuConfig { capacity_bytes: Some(24 * MIB) });
+    let _x = Tensor::ones(&[1024, 1024], &device).unwrap();
+    let mut report = out_of_memory(Tensor::zeros(&[5 << 20], &device));
+    assert_eq!(report.held_by_others_bytes(), None);
+    report.numbers.device_total_bytes = 100 * MIB;
+    report.numbers.device_free_bytes = 7 * MIB;
+    assert_eq!(report.held_by_others_bytes(), Some(73 * MIB));
+    let text = report.to_string();
+    let said = "the device has 100.00 MiB, of which 20.00 MiB is reserved, 73.00 MiB is held by others and 7.00 MiB is left, and the \
+                request needs a segment of 20.00 MiB; of the reserved";
+    assert!(text.contains(said), "{text}");
+    report.numbers.device_free_bytes = 80 * MIB;
+    assert!(report.held_by_others_bytes().is_none() && report.is_system_refusal(), "{report}");
+}
+
+#[test]
 fn a_layer_that_runs_out_is_named() {
     for device in devices() {
         device.set_memory_limit(2 * MIB);

@@ -174,7 +174,12 @@ pub(crate) fn out_of_memory(job: &Job, report: &OutOfMemory, smallest: Option<&S
     let Some(&Smallest { limit_bytes, fits_device, tried }) = smallest else {
         return format!("{report}\nno limit was found that works for this job; try {smaller}");
     };
-    let advice = if report.is_system_refusal() {
+    let advice = if let Some(others) = report.held_by_others_bytes() {
+        format!(
+            "others hold {} of this device: other processes (on a GPU `nvidia-smi` names them) and its context; end them, or use another device",
+            Bytes(others)
+        )
+    } else if report.is_system_refusal() {
         "the system refused although the device has room: look at the limits of the process (ulimit -v) and at the \
          memory of other processes"
             .to_owned()

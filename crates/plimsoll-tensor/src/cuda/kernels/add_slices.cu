@@ -11,7 +11,6 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
 ) {
     __shared__ i32 matches[256];
     __shared__ i32 counts[8];
-    __shared__ i32 is_later;
     i64 own = blockIdx.x;
     i64 row = load<i64>(index + own);
     if (row < 0 || row >= rows) {
@@ -20,16 +19,14 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
     }
     if (row == skipped) return;
     i64 group = row & 255, first_of_group = list ? starts[group] : 0, end = list ? starts[group + 1] : count;
-    if (threadIdx.x == 0) is_later = 0;
-    __syncthreads();
+    bool is_later = false;
     for (i64 k = first_of_group + threadIdx.x; k < end; k += 256) {
         i64 i = list ? list[k] : k;
         if (i >= own) break;
-        if (load<i64>(index + i) == row) is_later = 1;
+        is_later = load<i64>(index + i) == row;
         if (is_later) break;
     }
-    __syncthreads();
-    if (is_later) return;
+    if (__syncthreads_or(is_later)) return;
     int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
     for (i64 first = 0; first < width; first += 256 * 4) {
         A sums[4] = {0, 0, 0, 0};
