@@ -46,7 +46,7 @@ const UNSAFE: [&str; 12] = [
 
 /// How many unsafe blocks the tensor crate and its kernels may have. Kernels that write from several threads need none: `for_each_cut` and
 /// its siblings (`parallel.rs`) cut their outputs.
-const MOST_UNSAFE_BLOCKS: usize = 51;
+const MOST_UNSAFE_BLOCKS: usize = 56;
 
 /// The crates whose modules have no cycle, and use only modules above them in the crate's table.
 const LAYERED: [&str; 2] = ["plimsoll-alloc", "plimsoll-tensor"];
