@@ -4,7 +4,7 @@
 //! from them inherit it. Descriptors of heuristics and configurations, a few hundred, live as long as the process;
 //! plans are destroyed after the query.
 
-use std::ffi::{CString, c_char, c_int, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::path::Path;
 
 use super::clusters;
@@ -264,8 +264,8 @@ fn library(path: &str) -> Result<Handle, Failed> {
 }
 
 fn symbol(library: Handle, name: &str) -> Result<Handle, Failed> {
-    let text: Vec<c_char> = name.bytes().chain([0]).map(|byte| byte.cast_signed()).collect();
+    let text: Vec<u8> = name.bytes().chain([0]).collect();
     // SAFETY: the library is open, and the name ends with a zero.
-    let symbol = unsafe { libc::dlsym(library, text.as_ptr()) };
+    let symbol = unsafe { libc::dlsym(library, text.as_ptr().cast()) };
     if symbol.is_null() { Err((NOT_ASKED, format!("{name} is missing"))) } else { Ok(symbol) }
 }
