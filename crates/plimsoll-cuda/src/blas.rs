@@ -2,7 +2,7 @@
 //!
 //! cuBLASLt's matrices are column-major, so it is asked for the transposed product: `cᵀ = bᵀ aᵀ`. The heuristic is asked
 //! once for a shape, and knows sizes, types and alignments only: the same program makes the same bits in each run.
-//! Which of its algorithms a product takes is said in `algorithm`.
+//! `algorithm.rs` chooses among its algorithms.
 
 use std::collections::HashMap;
 use std::ffi::{c_int, c_void};

@@ -22,7 +22,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub(crate) enum How {
     /// With ample memory.
     Ample,
-    /// With ample memory, of which the allocator may use what the GPU has.
+    /// With ample memory, but the allocator is limited to the GPU's.
     Limited,
     /// With ample memory; the operators of a step are counted.
     Counted,

@@ -37,7 +37,7 @@ pub(super) fn write(
     let partial = path.with_file_name(format!("{}{}", partial_prefix(name), std::process::id()));
     let file = File::create(&partial).map_err(failed)?;
     let written = Written { partial, path: path.to_owned() };
-    // Where the file system has no locks, nothing can be told from them either.
+    // A file system without locks fails here, and in `remove_abandoned`, which then removes nothing.
     let _ = file.try_lock();
     let mut file = BufWriter::with_capacity(1 << 20, file);
     write(&mut file).map_err(|error| match error {
