@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use plimsoll::Error;
-use plimsoll::data::DataError;
+use plimsoll::data::{DataError, ImageError};
 
 /// The exit codes of `plimsoll --help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -84,6 +84,10 @@ impl From<DataError> for Failure {
             DataError::OutOfHostMemory { .. } => Exit::OutOfMemory,
             _ => Exit::Unreadable,
         };
-        Failure::new(exit, error.to_string())
+        let option = match error {
+            DataError::Image(ImageError::Damaged { .. }) => " (--skip-damaged)",
+            _ => "",
+        };
+        Failure::new(exit, format!("{error}{option}"))
     }
 }

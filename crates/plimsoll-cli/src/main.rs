@@ -16,6 +16,7 @@ mod exit;
 mod explain;
 mod explained;
 mod export;
+mod guard;
 mod inject;
 mod leaks;
 mod lenet;
@@ -140,7 +141,8 @@ impl Verb {
 }
 
 fn main() -> std::process::ExitCode {
-    if let Some(exit) = predict::planner::run(std::env::args_os()) {
+    let helper = predict::planner::run(std::env::args_os()).or_else(|| guard::run(std::env::args_os()));
+    if let Some(exit) = helper {
         return exit.into();
     }
     // clap prints usage errors itself and exits with 2.

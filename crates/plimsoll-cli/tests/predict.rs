@@ -8,7 +8,8 @@ use serde_json::Value;
 
 mod program;
 mod torch;
-use program::{explained, json, plimsoll, stderr, stdout, text};
+use plimsoll_standin::process::Stat;
+use program::{Folder, explained, json, plimsoll, stderr, stdout, text};
 use torch::{Torch, answer};
 
 #[test]
@@ -53,6 +54,41 @@ fn a_program_without_torch_is_no_answer_and_one_that_fails_is_a_failure() {
     assert!(stderr(&output).contains("\nhello\n") && !stdout(&output).contains("hello"));
     let output = plimsoll(&["predict", "--", "no-such-program"]);
     assert_eq!(output.status.code(), Some(5));
+}
+
+#[test]
+fn everything_that_was_started_ends_with_plimsoll_also_if_it_is_killed() {
+    for args in [&["predict"][..], &["plan", "--gpu", "T4"], &["run", "--ranks", "2"]] {
+        let folder = Folder::new(&format!("killed-{}", args[0]));
+        let pids = folder.file("pids");
+        // A process in a session of its own, as torchrun's are.
+        let command = format!("setsid sleep 300 & echo $$ $! >> '{pids}'; wait");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+            .args(args)
+            .args(["--", "sh", "-c", &command])
+            .env("TMPDIR", folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let wanted = if args.contains(&"--ranks") { 4 } else { 2 };
+        let started = || -> Vec<u32> {
+            let text = fs::read_to_string(&pids).unwrap_or_default();
+            text.split_whitespace().filter_map(|pid| pid.parse().ok()).collect()
+        };
+        let soon = |what: &dyn Fn() -> bool| {
+            (0..1000).any(|_| {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+                what()
+            })
+        };
+        assert!(soon(&|| started().len() == wanted), "{args:?}: {:?}", started());
+        child.kill().expect("SIGKILL");
+        child.wait().expect("its end");
+        assert!(soon(&|| started().iter().all(|pid| Stat::of(*pid).is_none())), "{args:?}: {:?}", started());
+        let left = || fs::read_dir(&folder.0).expect("the folder").count();
+        assert!(soon(&|| left() == 1), "{args:?}: more is left than the file");
+    }
 }
 
 const TRAINS: &str = "

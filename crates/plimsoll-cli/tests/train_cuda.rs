@@ -4,12 +4,12 @@
 //! CUDA on the PATH.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
 #[path = "program/images.rs"]
 mod images;
 mod program;
 
+use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -18,12 +18,18 @@ use std::time::{Duration, Instant};
 use images::stripes;
 use program::{Folder, json, stderr};
 
+/// Says why a test is skipped: to stderr itself, because `eprintln!` of a test that passes is not shown.
+fn skipped(why: impl std::fmt::Display) {
+    let thread = std::thread::current();
+    let _ = writeln!(std::io::stderr(), "{}: skipped: {why}", thread.name().unwrap_or_default());
+}
+
 /// The program with the stand-in for libraries, as an H200; `None` where that is not built.
 fn on_standin(folder: &Folder) -> Option<Command> {
     let program = Path::new(env!("CARGO_BIN_EXE_plimsoll"));
     let library = program.parent().expect("a folder").join("libplimsoll_standin.so");
     if !library.is_file() {
-        eprintln!("skipped: {} is not built (`cargo build -p plimsoll-standin`)", library.display());
+        skipped(format!("{} is not built (`cargo build -p plimsoll-standin`)", library.display()));
         return None;
     }
     for name in ["libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9"] {
@@ -62,7 +68,7 @@ fn train(folder: &Folder, job: &[&str], device: &str, more: &[&str]) -> Option<O
     command.arg("train").args(job).args(["--device", device, "--no-live", "--json"]).args(more);
     let output = command.output().expect("it runs");
     if stderr(&output).contains("NVRTC") {
-        eprintln!("skipped: {}", stderr(&output));
+        skipped(stderr(&output));
         return None;
     }
     assert_eq!(output.status.code(), Some(0), "{job:?} on {device}: {}", stderr(&output));
@@ -118,7 +124,7 @@ fn interrupted(folder: &Folder, job: &[&str], signal: &str, saved: &str) -> Opti
     assert!(sent.expect("kill runs").success() || signal == "-KILL");
     let output = child.wait_with_output().expect("an end");
     if stderr(&output).contains("NVRTC") {
-        eprintln!("skipped: {}", stderr(&output));
+        skipped(stderr(&output));
         return None;
     }
     Some(output)

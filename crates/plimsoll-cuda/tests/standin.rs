@@ -4,8 +4,8 @@
 //! in the place of the driver. Skipped where that library is not built: `cargo build -p plimsoll-standin`.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -15,12 +15,18 @@ use plimsoll_cuda::{Args, CudaError, CudaMemory, Fault, Gpu, Launch, Search, Sou
 
 const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
 
+/// Says why a test is skipped: to stderr itself, because `eprintln!` of a test that passes is not shown.
+fn skipped(why: impl std::fmt::Display) {
+    let thread = std::thread::current();
+    let _ = writeln!(std::io::stderr(), "{}: skipped: {why}", thread.name().unwrap_or_default());
+}
+
 /// Runs one test of this file again, with the stand-in as the driver. None where it is not built.
 fn on_standin(test: &str, environment: &[(&str, &str)]) -> Option<Output> {
     let own = std::env::current_exe().expect("this program");
     let library = own.ancestors().nth(2).expect("the build's folder").join("libplimsoll_standin.so");
     if !library.is_file() {
-        eprintln!("skipped: {} is not built (`cargo build -p plimsoll-standin`)", library.display());
+        skipped(format!("{} is not built (`cargo build -p plimsoll-standin`)", library.display()));
         return None;
     }
     let folder: PathBuf = std::env::temp_dir().join(format!("plimsoll-edge-{}-{test}", std::process::id()));
@@ -43,6 +49,7 @@ fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
         let text =
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{text}");
+        text.lines().filter_map(|line| line.split_once("skipped: ")).for_each(|(_, why)| skipped(why));
     }
     false
 }
@@ -127,7 +134,7 @@ fn a_kernel_is_compiled_once_and_launched() {
         let gpu = gpu();
         let text = "extern \"C\" __global__ void kernel(T* x, long long n) { if (threadIdx.x < n) x[threadIdx.x] += 1; }";
         if let Err(error @ CudaError::Missing { .. }) = compile(&Search::from_env(), "test", "", "sm_90") {
-            eprintln!("skipped: {error}");
+            skipped(error);
             return;
         }
         for on in [0, 1] {

@@ -6,10 +6,10 @@
 //! found: put a Python with PyTorch for CUDA on the PATH.
 
 #![cfg(target_os = "linux")]
-#![allow(clippy::print_stderr, reason = "a test that is skipped says so")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
 use std::collections::BTreeSet;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -23,6 +23,12 @@ use plimsoll_tensor::{
 
 const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
 
+/// Says why a test is skipped: to stderr itself, because `eprintln!` of a test that passes is not shown.
+fn skipped(why: impl std::fmt::Display) {
+    let thread = std::thread::current();
+    let _ = writeln!(std::io::stderr(), "{}: skipped: {why}", thread.name().unwrap_or_default());
+}
+
 /// Whether this is the second process; the first one starts it and expects it to pass.
 fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(INNER).is_some() {
@@ -31,7 +37,7 @@ fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
     let own = std::env::current_exe().unwrap();
     let library = own.ancestors().nth(2).unwrap().join("libplimsoll_standin.so");
     if !library.is_file() {
-        eprintln!("skipped: {} is not built (`cargo build -p plimsoll-standin`)", library.display());
+        skipped(format!("{} is not built (`cargo build -p plimsoll-standin`)", library.display()));
         return false;
     }
     let folder: PathBuf = std::env::temp_dir().join(format!("plimsoll-cuda-{}-{test}", std::process::id()));
@@ -53,7 +59,7 @@ fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    text.lines().filter(|line| line.contains("skipped")).for_each(|line| eprintln!("{line}"));
+    text.lines().filter_map(|line| line.split_once("skipped: ")).for_each(|(_, why)| skipped(why));
     false
 }
 
@@ -62,7 +68,7 @@ fn has_compiler() -> bool {
     match cuda_report(0).unwrap().libraries.nvrtc {
         Ok(_) => true,
         Err(error) => {
-            eprintln!("skipped: {error}");
+            skipped(error);
             false
         }
     }

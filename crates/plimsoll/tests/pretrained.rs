@@ -88,6 +88,8 @@ fn a_config_that_asks_for_something_else_is_refused_with_its_name() {
         "{windowed}"
     );
     assert_eq!(LlamaConfig::from_json("{}").unwrap(), LlamaConfig::default());
+    let whole = LlamaConfig::from_json(r#"{"attention_dropout": 0, "rope_theta": 10000}"#);
+    assert_eq!(whole.unwrap(), LlamaConfig::default(), "numbers without a fraction");
     assert_eq!(Gpt2Config::from_json("{}").unwrap(), Gpt2Config::small());
     assert_eq!(BertConfig::from_json("{}").unwrap(), BertConfig::base());
 }

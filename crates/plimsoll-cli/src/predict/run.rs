@@ -20,6 +20,7 @@ use super::report::Report;
 use super::signals::Signals;
 use super::{processes, standin, surroundings};
 use crate::exit::{Exit, Failure};
+use crate::guard::Guard;
 use crate::inject;
 use crate::output;
 
@@ -138,9 +139,12 @@ impl Run {
             child.env("PLIMSOLL_PREDICT_ASSUME", assumed);
         }
         child.envs(args.variables.iter().cloned());
+        // The paths of this folder are in the variables of all processes.
+        let guard = Guard::of(session.folder.path().as_os_str());
         let ended = run(&mut child, args.timeout, &stop, &session.signals).map_err(|why| {
             Failure::new(Exit::Program, format!("{} {why}", words.first().map_or("", |it| it)))
         })?;
+        guard.dismiss();
         let reports = Report::all(&place.reports, &place.shared).map_err(|why| unreadable(&why))?;
         Ok(Run { ended, reports, _folder: folder })
     }

@@ -17,6 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use crate::exit::{Answer, Exit, Failure};
+use crate::guard::Guard;
 use crate::output;
 use crate::techniques::Set;
 
@@ -63,9 +64,12 @@ pub(super) fn run(number: u32, command: impl Fn() -> Result<Command, Failure>) -
         signal_hook::flag::register(signal, Arc::clone(&ended)).map_err(failed)?;
     }
     let port = TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).map_err(failed)?.port();
+    let mark = format!("plimsoll-ranks-{}-{port}.", std::process::id());
+    let guard = Guard::of(mark.as_ref());
     let mut ranks = Vec::new();
     for rank in 0..number {
         let mut command = command()?;
+        command.env("PLIMSOLL_RANKS_MARK", &mark);
         let started = started(&mut command, rank, number, port);
         match started {
             Ok(rank) => ranks.push(rank),
@@ -77,6 +81,8 @@ pub(super) fn run(number: u32, command: impl Fn() -> Result<Command, Failure>) -
         }
     }
     let first = wait(&mut ranks, &ended).map_err(failed)?;
+    // What the program left running stays.
+    guard.dismiss();
     let status = shown(&mut ranks, first);
     end_as(status)
 }

@@ -94,7 +94,8 @@ impl<'a> Fields<'a> {
     fn only(&self, name: &str, value: impl Into<Value>) -> Result<()> {
         let value = value.into();
         match self.given(name) {
-            Some(given) if *given != value => {
+            // A number may be written with a fraction or without.
+            Some(given) if *given != value && given.as_f64().is_none_or(|it| value.as_f64() != Some(it)) => {
                 self.wrong(name, &format!("{value}: this model has nothing else"))
             }
             _ => Ok(()),

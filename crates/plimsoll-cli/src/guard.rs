@@ -1,0 +1,103 @@
+//! Ends what this process started if it ends without doing so itself: killed, or by a panic ([`Guard`]).
+//!
+//! The guard is a process of its own, in a process group of its own. It waits at a pipe that closes with this process. What it ends are the
+//! processes with a mark in their environment, wherever they are: a launcher may have put them into other groups and sessions.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::exit::Exit;
+
+/// The argument with which this program is a guard. It is not a subcommand for users.
+const VERB: &str = "end-a-run";
+
+/// How long to wait for killed processes.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Watches this process until it is dismissed or dropped.
+pub(crate) struct Guard {
+    /// `None` where it could not be started: then there is no guard.
+    process: Option<Child>,
+}
+
+impl Guard {
+    /// Starts to watch this process for everything that has this mark in a variable. A mark that is an absolute path is a folder, which
+    /// the guard removes at the end.
+    pub(crate) fn of(mark: &OsStr) -> Guard {
+        let process = std::env::current_exe().and_then(|program| {
+            let mut command = Command::new(program);
+            command.arg(VERB).arg(mark).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
+            // Ctrl-C is not for it.
+            command.process_group(0).spawn()
+        });
+        Guard { process: process.ok() }
+    }
+
+    /// Ends the guard alone.
+    pub(crate) fn dismiss(mut self) {
+        if let Some(mut process) = self.process.take() {
+            // It may have been ended with the rest.
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            // Closes the pipe, as the end of this process does.
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Runs as the guard if these are its arguments; otherwise returns `None`.
+pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
+    let mut arguments = arguments.skip(1);
+    arguments.next().filter(|verb| verb == VERB)?;
+    let mark = arguments.next().filter(|mark| !mark.is_empty())?;
+    // The other end is never written to.
+    let _ = io::stdin().lock().read(&mut [0]);
+    end(&mark);
+    if Path::new(&mark).is_absolute() {
+        let _absent = fs::remove_dir_all(&mark);
+    }
+    Some(Exit::Done)
+}
+
+/// Kills all processes with this mark, including those that they start meanwhile.
+fn end(mark: &OsStr) {
+    let began = Instant::now();
+    loop {
+        let marked = marked(mark);
+        if marked.is_empty() || began.elapsed() > PATIENCE {
+            return;
+        }
+        for process in marked {
+            // It may have ended meanwhile.
+            let _ = kill_process(process, Signal::KILL);
+        }
+        sleep(Duration::from_millis(5));
+    }
+}
+
+fn marked(mark: &OsStr) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    // A zombie has no environment, and others' cannot be read.
+    let has_mark = |number: &i32| {
+        let environment = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
+        environment.windows(mark.len()).any(|part| part == mark.as_bytes())
+    };
+    numbers.filter(has_mark).filter_map(Pid::from_raw).collect()
+}
