@@ -84,10 +84,12 @@ impl From<DataError> for Failure {
             DataError::OutOfHostMemory { .. } => Exit::OutOfMemory,
             _ => Exit::Unreadable,
         };
-        let option = match error {
-            DataError::Image(ImageError::Damaged { .. }) => " (--skip-damaged)",
-            _ => "",
+        let cause = match &error {
+            DataError::Sample { source, .. } => source,
+            other => other,
         };
+        let is_damaged = matches!(cause, DataError::Image(ImageError::Damaged { .. }));
+        let option = if is_damaged { " (--skip-damaged)" } else { "" };
         Failure::new(exit, format!("{error}{option}"))
     }
 }

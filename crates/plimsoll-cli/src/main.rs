@@ -41,7 +41,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::exit::Answer;
 
-/// Train within a memory limit, and know where every byte went.
+/// Why PyTorch runs out of GPU memory, what a program needs, and what makes it fit; and training in Rust within a limit.
 #[derive(Parser)]
 #[command(name = "plimsoll", version, after_help = EXIT_CODES)]
 struct Cli {
@@ -65,21 +65,21 @@ Exit codes:
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Train a network and account for its memory
-    Train {
-        #[command(subcommand)]
-        what: train::What,
-    },
+    /// Explain a memory snapshot: why memory ran out, and what used it
+    Explain(explain::ExplainArgs),
     /// Predict the GPU memory of a PyTorch program, without a GPU
     Predict(predict::PredictArgs),
     /// Find techniques that make a PyTorch program fit a GPU, without the GPU and without an edit
     Plan(plan::PlanArgs),
     /// Run a PyTorch program with techniques that use less memory, and explain it if memory runs out
     Run(run::RunArgs),
-    /// Watch the memory of a running Plimsoll process
+    /// Train a network in Rust within a memory limit, and account for every byte
+    Train {
+        #[command(subcommand)]
+        what: train::What,
+    },
+    /// Watch the memory of a running program: PyTorch under `run`, or training in Rust
     Top(top::TopArgs),
-    /// Explain a memory snapshot: why memory ran out, and what used it
-    Explain(explain::ExplainArgs),
     /// Find memory that grows from step to step, and whether it leaks
     Leaks(leaks::LeaksArgs),
     /// Compare the peaks of two memory snapshots

@@ -54,6 +54,11 @@ fn a_program_without_torch_is_no_answer_and_one_that_fails_is_a_failure() {
     assert!(stderr(&output).contains("\nhello\n") && !stdout(&output).contains("hello"));
     let output = plimsoll(&["predict", "--", "no-such-program"]);
     assert_eq!(output.status.code(), Some(5));
+    for verb in ["predict", "plan", "run"] {
+        let output = plimsoll(&[verb, "--", "no-such-program.py"]);
+        assert_eq!(output.status.code(), Some(5), "{verb}");
+        assert!(stderr(&output).contains("; try: python no-such-program.py"), "{}", stderr(&output));
+    }
 }
 
 #[test]

@@ -25,6 +25,11 @@ pub(crate) fn lay_out(folder: &Path, sitecustomize: &str, modules: &[(&str, &str
     Ok(())
 }
 
+/// What to add where a command cannot be started: a Python file may need its interpreter before it.
+pub(crate) fn interpreter_hint(command: &str) -> String {
+    if command.ends_with(".py") { format!("; try: python {command}") } else { String::new() }
+}
+
 /// PYTHONPATH with this folder first.
 pub(crate) fn python_path(folder: &Path) -> OsString {
     match std::env::var_os("PYTHONPATH").filter(|path| !path.is_empty()) {

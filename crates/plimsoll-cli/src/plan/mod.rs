@@ -38,7 +38,7 @@ use crate::predict::trial::{self, End, How, Program, Trial};
 use crate::techniques::Numbers;
 
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
 pub(crate) struct PlanArgs {
     /// The GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB
     #[arg(long, value_name = "NAME|SIZE", default_value = "A100-80GB")]

@@ -66,7 +66,10 @@ pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
     }
     if let Some(chosen) = plan.chosen().filter(|it| !it.set.is_empty()) {
         let _ = writeln!(out, "\n{BOLD}Without an edit{RESET}\n  {}", plan.command(chosen));
-        let _ = writeln!(out, "\n{BOLD}Or in the program{RESET} (it calls its model `model`)");
+        let _ = writeln!(
+            out,
+            "\n{BOLD}Or in the program{RESET} (`model` and `optimizer` stand for your own names; before the first step, unless a line says otherwise)"
+        );
         for technique in chosen.trial.techniques.iter().filter(|it| !it.lines.is_empty()) {
             let _ = writeln!(out, "  # {}", technique.name);
             for line in &technique.lines {

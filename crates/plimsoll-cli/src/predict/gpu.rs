@@ -82,40 +82,34 @@ impl Target {
     }
 
     pub(crate) fn new(gpu: &str, capability: Option<&str>, context_bytes: u64) -> Result<Target, String> {
-        let (kind, name, total_bytes, capability, assumed_from) =
-            match (capability, bytes::parse_positive(gpu)) {
-                (None, Err(_)) => {
-                    let gpu = plimsoll_gpu::named(gpu).map_err(|why| unknown(&why))?;
-                    let article = if gpu.name.starts_with(['A', 'H', 'L', 'R']) { "an" } else { "a" };
-                    let name = format!("{article} {}", gpu.name);
-                    (
-                        (settings::GPU, gpu.name.to_owned()),
-                        name,
-                        gpu.memory_bytes,
-                        version(gpu.capability),
-                        None,
-                    )
+        // `4090` is a name: no GPU has so few bytes.
+        let size = bytes::parse_positive(gpu).and_then(|bytes| {
+            if bytes < 1 << 20 { Err("a size needs a unit, such as 24GiB".to_owned()) } else { Ok(bytes) }
+        });
+        let (kind, name, total_bytes, capability, assumed_from) = match (capability, size) {
+            (None, Err(_)) => {
+                let gpu = plimsoll_gpu::named(gpu).map_err(|why| unknown(&why))?;
+                let article = if gpu.name.starts_with(['A', 'H', 'L', 'R']) { "an" } else { "a" };
+                let name = format!("{article} {}", gpu.name);
+                ((settings::GPU, gpu.name.to_owned()), name, gpu.memory_bytes, version(gpu.capability), None)
+            }
+            (None, Ok(bytes)) => {
+                let alike = plimsoll_gpu::nearest(bytes, LEAST_ASSUMED).ok_or("no GPU is listed")?;
+                let capability = version(alike.capability);
+                let name =
+                    format!("a GPU of {} and compute capability {capability}", bytes::shown(bytes, false));
+                ((settings::CAPABILITY, capability.clone()), name, bytes, capability, Some(alike.name))
+            }
+            (Some(capability), bytes) => {
+                let bytes = bytes.map_err(|why| format!("--cc needs a size here, such as 24GiB: {why}"))?;
+                let numbers = capability.split_once('.');
+                if !numbers.is_some_and(|(a, b)| [a, b].iter().all(|it| it.parse::<u8>().is_ok())) {
+                    return Err(format!("{capability} is not a compute capability, such as 8.9"));
                 }
-                (None, Ok(bytes)) => {
-                    let alike = plimsoll_gpu::nearest(bytes, LEAST_ASSUMED).ok_or("no GPU is listed")?;
-                    let capability = version(alike.capability);
-                    let name = format!(
-                        "a GPU of {} and compute capability {capability}",
-                        bytes::shown(bytes, false)
-                    );
-                    ((settings::CAPABILITY, capability.clone()), name, bytes, capability, Some(alike.name))
-                }
-                (Some(capability), bytes) => {
-                    let bytes =
-                        bytes.map_err(|why| format!("--cc needs a size here, such as 24GiB: {why}"))?;
-                    let numbers = capability.split_once('.');
-                    if !numbers.is_some_and(|(a, b)| [a, b].iter().all(|it| it.parse::<u8>().is_ok())) {
-                        return Err(format!("{capability} is not a compute capability, such as 8.9"));
-                    }
-                    let name = format!("a GPU of {}", bytes::shown(bytes, false));
-                    ((settings::CAPABILITY, capability.to_owned()), name, bytes, capability.to_owned(), None)
-                }
-            };
+                let name = format!("a GPU of {}", bytes::shown(bytes, false));
+                ((settings::CAPABILITY, capability.to_owned()), name, bytes, capability.to_owned(), None)
+            }
+        };
         if total_bytes <= context_bytes {
             return Err("the context fills it (see --context)".to_owned());
         }
@@ -205,6 +199,8 @@ mod tests {
             why("H9000")
         );
         assert!(why("MI300X").contains("AMD") && why("MI300X").contains("--gpu 192GiB"), "{}", why("MI300X"));
+        assert!(why("24").contains("a size such as 24GiB"), "{}", why("24"));
+        assert!(Target::new("4090", None, 0).is_ok_and(|it| it.name == "an RTX-4090"));
         assert!(why("Gaudi 3").contains("Intel") && why("Gaudi 3").contains("--list"), "{}", why("Gaudi 3"));
     }
 

@@ -70,7 +70,7 @@ use crate::sink::Sink;
 use crate::techniques::Set;
 
 #[derive(Args)]
-#[command(after_help = AFTER_HELP)]
+#[command(after_help = AFTER_HELP, override_usage = "plimsoll predict [OPTIONS] -- COMMAND...")]
 pub(crate) struct PredictArgs {
     /// The GPU, by name (--list prints them), or its memory, such as 24GiB
     #[arg(long, value_name = "NAME|SIZE", default_value = "A100-80GB")]

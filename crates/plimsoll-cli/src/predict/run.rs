@@ -142,7 +142,8 @@ impl Run {
         // The paths of this folder are in the variables of all processes.
         let guard = Guard::of(session.folder.path().as_os_str());
         let ended = run(&mut child, args.timeout, &stop, &session.signals).map_err(|why| {
-            Failure::new(Exit::Program, format!("{} {why}", words.first().map_or("", |it| it)))
+            let name = words.first().map_or("", |it| it);
+            Failure::new(Exit::Program, format!("{name} {why}{}", inject::interpreter_hint(name)))
         })?;
         guard.dismiss();
         let reports = Report::all(&place.reports, &place.shared).map_err(|why| unreadable(&why))?;

@@ -27,7 +27,7 @@ use crate::top;
 use self::check::Plan;
 
 #[derive(Args)]
-#[command(after_help = after_help())]
+#[command(after_help = after_help(), override_usage = "plimsoll run [OPTIONS] -- COMMAND...")]
 pub(crate) struct RunArgs {
     /// Apply techniques that use less memory, such as checkpoint=4,chunked-loss
     #[arg(long, value_name = "SET", value_parser = Set::parse)]
@@ -130,7 +130,10 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     }
     let why = command.exec();
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    Err(Failure::new(Exit::Program, format!("{name} cannot be started: {why}")))
+    Err(Failure::new(
+        Exit::Program,
+        format!("{name} cannot be started: {why}{}", inject::interpreter_hint(&name)),
+    ))
 }
 
 /// The techniques: those of --with, or of the plan.
