@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use crate::algorithm::{self, Algorithm, Choice, Shape, choice};
 use crate::driver::Handle;
 use crate::error::{CudaError, Result};
-use crate::library::{Library, Wanted, functions};
+use crate::library::{Library, Wanted, functions, package};
 use crate::search::Search;
 use crate::step::{Float, Matrix, Product};
 
@@ -143,8 +143,7 @@ impl Blas {
             13_000.. => &["libcublasLt.so.13", "libcublasLt.so.12"],
             _ => &["libcublasLt.so.12"],
         };
-        let advice =
-            "`pip install nvidia-cublas` (CUDA 13) or `nvidia-cublas-cu12`, which `torch` brings too";
+        let advice = package(driver);
         let library = Library::open(Wanted { library: "cuBLASLt", names, advice }, search)?;
         let functions = Functions::load(&library)?;
         let mut handle = 0;

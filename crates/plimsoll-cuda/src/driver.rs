@@ -91,6 +91,8 @@ const _: () = assert!(size_of::<PhysicalMemory>() == 32 && size_of::<Access>() =
 const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
 const NOT_READY: c_int = 600;
+/// The version of CUDA that a driver must support.
+const OLDEST: i32 = 12_000;
 /// Errors of a kernel or of the device after which every call fails.
 const STICKY: [c_int; 11] = [214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719];
 
@@ -131,7 +133,7 @@ impl Driver {
         let driver = Driver { functions: Functions::load(&library)?, library };
         // SAFETY: Note [Calls of the driver].
         match unsafe { (driver.functions.cuInit)(0) } {
-            0 => Ok(driver),
+            0 => driver.check_version().map(|()| driver),
             NO_DEVICE => Err(no_device()),
             code => Err(driver.error("cuInit", code)),
         }
@@ -165,6 +167,14 @@ impl Driver {
         };
         let (name, text) = (text(self.functions.cuGetErrorName), text(self.functions.cuGetErrorString));
         CudaError::Call { call, name, text, is_sticky: STICKY.contains(&code) }
+    }
+
+    /// The libraries that it is used with are of CUDA 12 and 13.
+    fn check_version(&self) -> Result<()> {
+        match too_old(self.version()?) {
+            None => Ok(()),
+            Some(why) => Err(CudaError::WrongVersion { library: "NVIDIA's driver", path: self.path(), why }),
+        }
     }
 
     /// The newest version of CUDA that it supports: 1000 for each major, 10 for each minor one.
@@ -442,6 +452,16 @@ impl Driver {
     }
 }
 
+/// What to say of a driver that supports no newer CUDA than this version.
+fn too_old(version: i32) -> Option<String> {
+    let (major, minor) = (version / 1000, version % 1000 / 10);
+    (version < OLDEST).then(|| {
+        format!(
+            "it supports CUDA up to {major}.{minor}, and at least 12.0 is needed: install driver 525 or newer"
+        )
+    })
+}
+
 fn no_device() -> CudaError {
     let why = match std::env::var("CUDA_VISIBLE_DEVICES") {
         Ok(devices) => {
@@ -454,4 +474,19 @@ fn no_device() -> CudaError {
 
 fn size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::too_old;
+
+    #[test]
+    fn a_driver_of_cuda_11_is_refused_with_the_driver_to_install() {
+        let why = too_old(11_080).unwrap();
+        assert_eq!(
+            why,
+            "it supports CUDA up to 11.8, and at least 12.0 is needed: install driver 525 or newer"
+        );
+        assert_eq!((too_old(12_000), too_old(13_000)), (None, None));
+    }
 }

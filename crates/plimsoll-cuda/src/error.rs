@@ -55,6 +55,17 @@ pub enum CudaError {
         /// How many there are.
         count: u32,
     },
+    /// A device that is older than the kernels.
+    #[error(
+        "{name} has compute capability {}.{}, and kernels need 7.5 (Turing) or newer: use another GPU, or the CPU",
+        .capability.0, .capability.1
+    )]
+    OldDevice {
+        /// What it is.
+        name: String,
+        /// Its compute capability.
+        capability: (i32, i32),
+    },
     /// The device has no memory left.
     #[error("{call}: the device is out of memory")]
     OutOfMemory {

@@ -15,7 +15,7 @@ use crate::blas::Blas;
 use crate::cubin::Cubins;
 use crate::dnn::Dnn;
 use crate::driver::{Driver, Handle};
-use crate::error::Result;
+use crate::error::{CudaError, Result};
 use crate::faults::{Fault, Faults};
 use crate::graph::Functions;
 use crate::nvrtc::Nvrtc;
@@ -102,6 +102,9 @@ pub struct Gpu {
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `…_COMPUTE_CAPABILITY_MAJOR`, `…_MINOR`.
 const ATTRIBUTES: [c_int; 3] = [16, 75, 76];
 
+/// The compute capability that kernels are written for, at least.
+const OLDEST_CAPABILITY: (i32, i32) = (7, 5);
+
 /// Dynamic shared memory that every kernel has without asking.
 const SHARED_BYTES: u32 = 48 << 10;
 
@@ -109,7 +112,7 @@ impl Gpu {
     /// Opens a device. `workspace_bytes` of its memory go to cuBLASLt on each stream that products run on.
     ///
     /// # Errors
-    /// The driver is missing or sees no such device; the device has no room for a context.
+    /// The driver is missing, too old, or sees no such device; the device is too old, or has no room for a context.
     pub fn open(ordinal: u32, search: Search, workspace_bytes: u64) -> Result<Arc<Gpu>> {
         let driver = Driver::open(&search)?;
         let device = driver.device(ordinal)?;
@@ -123,6 +126,9 @@ impl Gpu {
             total_bytes: driver.total_bytes(device)?,
             driver: (version / 1000, version % 1000 / 10),
         };
+        if facts.capability < OLDEST_CAPABILITY {
+            return Err(CudaError::OldDevice { name: facts.name, capability: facts.capability });
+        }
         let context = driver.retain_context(device)?;
         let gpu = Gpu {
             driver,
@@ -444,7 +450,7 @@ impl Gpu {
     ///
     /// # Errors
     /// The driver's, and the work's.
-    pub fn time<E: From<crate::error::CudaError>>(
+    pub fn time<E: From<CudaError>>(
         &self,
         on: StreamId,
         work: impl FnOnce() -> std::result::Result<(), E>,

@@ -18,6 +18,16 @@ pub(crate) struct Wanted {
     pub(crate) advice: &'static str,
 }
 
+/// The one package that brings NVRTC, cuBLASLt and cuDNN for a driver of this version, such as `13000`: each depends on the next.
+pub(crate) fn package(driver: i32) -> &'static str {
+    match driver {
+        13_000.. => "`pip install nvidia-cudnn-cu13` brings NVRTC, cuBLASLt and cuDNN, and so does `torch`",
+        _ => {
+            "`pip install nvidia-cudnn-cu12` brings NVRTC, cuBLASLt and cuDNN, and so does `torch` for CUDA 12"
+        }
+    }
+}
+
 /// A library of the process. It stays open: its threads and handles may outlive whoever opened it.
 #[derive(Debug)]
 pub(crate) struct Library {
@@ -176,3 +186,17 @@ macro_rules! functions {
     };
 }
 pub(crate) use functions;
+
+#[cfg(test)]
+mod tests {
+    use super::package;
+
+    #[test]
+    fn the_package_to_install_follows_from_the_driver() {
+        for (driver, name) in
+            [(12_000, "nvidia-cudnn-cu12"), (12_090, "nvidia-cudnn-cu12"), (13_000, "nvidia-cudnn-cu13")]
+        {
+            assert!(package(driver).starts_with(&format!("`pip install {name}` brings ")), "{driver}");
+        }
+    }
+}

@@ -3,7 +3,7 @@
 use std::ffi::{CString, c_char, c_int};
 
 use crate::error::{CudaError, Result};
-use crate::library::{Library, Wanted, functions, open_beside};
+use crate::library::{Library, Wanted, functions, open_beside, package};
 use crate::search::Search;
 
 /// `nvrtcProgram`.
@@ -48,8 +48,7 @@ impl Nvrtc {
             13_000.. => &["libnvrtc.so.13", "libnvrtc.so.12"],
             _ => &["libnvrtc.so.12"],
         };
-        let advice =
-            "`pip install nvidia-cuda-nvrtc` (CUDA 13) or `nvidia-cuda-nvrtc-cu12`, which `torch` brings too";
+        let advice = package(driver);
         let library = Library::open(Wanted { library: "NVRTC", names, advice }, search)?;
         open_beside(library.path(), "libnvrtc-builtins.so");
         let functions = Functions::load(&library)?;
@@ -69,10 +68,19 @@ impl Nvrtc {
         self.library.path().display().to_string()
     }
 
+    fn too_old_for(&self, arch: &str) -> CudaError {
+        let (major, minor) = self.version;
+        let package = if major < 13 { "nvidia-cuda-nvrtc-cu12" } else { "nvidia-cuda-nvrtc" };
+        let why = format!(
+            "it is {major}.{minor}, which compiles nothing for {arch}: `pip install --upgrade {package}`"
+        );
+        CudaError::WrongVersion { library: "NVRTC", path: self.path(), why }
+    }
+
     /// Machine code of a text.
     ///
     /// # Errors
-    /// The compiler's messages.
+    /// The compiler's messages; a version that does not know the architecture.
     pub(crate) fn compile(&self, name: &str, text: &str, arch: &str) -> Result<Vec<u8>> {
         let failed = |log: String| CudaError::Compile { kernel: name.to_owned(), arch: arch.to_owned(), log };
         let ends_in_zero = |text: &str| CString::new(text).map_err(|error| failed(error.to_string()));
@@ -108,7 +116,12 @@ impl Nvrtc {
             let log = read(program, nvrtcGetProgramLogSize, nvrtcGetProgramLog).unwrap_or_default();
             let log = String::from_utf8_lossy(&log).trim_end_matches('\0').trim_end().to_owned();
             let code = format!("nvrtcCompileProgram: error {compiled}");
-            Err(failed(if log.is_empty() { code } else { log }))
+            // A GPU that is newer than the library.
+            Err(if log.contains("invalid value for --gpu-architecture") {
+                self.too_old_for(arch)
+            } else {
+                failed(if log.is_empty() { code } else { log })
+            })
         };
         // SAFETY: the program made above, which nobody uses after this.
         unsafe { (self.functions.nvrtcDestroyProgram)(&raw mut program) };

@@ -198,3 +198,26 @@ fn without_a_driver_the_error_says_what_to_install_and_where_it_was_looked_for()
         assert!(text.contains("libcuda.so.1 in the loader's path"), "{text}");
     }
 }
+
+#[test]
+fn a_device_older_than_the_kernels_is_refused_with_what_it_is() {
+    if is_inner(
+        "a_device_older_than_the_kernels_is_refused_with_what_it_is",
+        &[("PLIMSOLL_STANDIN_GPU", "P100")],
+    ) {
+        let error = Gpu::open(0, Search::from_env(), 0).err().expect("too old").to_string();
+        assert!(error.ends_with("has compute capability 6.0, and kernels need 7.5 (Turing) or newer: use another GPU, or the CPU"), "{error}");
+    }
+}
+
+#[test]
+fn a_compiler_older_than_the_device_is_named_with_what_to_install() {
+    let compiled = compile(&Search::from_env(), "test", "", "sm_990");
+    if let Err(CudaError::Missing { .. }) = compiled {
+        eprintln!("skipped: no NVRTC");
+        return;
+    }
+    let error = compiled.expect_err("no such architecture").to_string();
+    assert!(error.starts_with("NVRTC (") && error.contains("which compiles nothing for sm_990"), "{error}");
+    assert!(error.contains("`pip install --upgrade nvidia-cuda-nvrtc"), "{error}");
+}

@@ -10,9 +10,9 @@ mod recorded_steps;
 mod support;
 
 use plimsoll::allow_tf32_in_convolutions;
-use support::Arguments;
+use support::{Arguments, Failure};
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Failure> {
     let arguments = Arguments::read();
     let device = arguments.device()?;
     // PyTorch's were computed in 32 bits.

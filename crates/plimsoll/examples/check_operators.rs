@@ -8,7 +8,7 @@ mod support;
 
 use plimsoll::suite::{Case, Comparison, Domain, compare_cases};
 use plimsoll::{AttentionOptions, DType, OPERATORS, Tensor, allow_tf32_in_convolutions};
-use support::Arguments;
+use support::{Arguments, Failure};
 
 /// Attention of one tensor of queries, keys and values, times weights, so that each output has a gradient of its own.
 fn packed(tokens: usize, (heads, kv_heads): (usize, usize), dim: usize, causal: bool) -> Case {
@@ -95,7 +95,7 @@ fn whole_numbers() -> Vec<Case> {
     ]
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Failure> {
     let arguments = Arguments::read();
     let device = arguments.device()?;
     // The host multiplies in 32 bits.

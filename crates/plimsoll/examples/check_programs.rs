@@ -21,7 +21,7 @@ use plimsoll::{
     CrossEntropyOptions, DType, Device, InterpolateMode, MaxPool2dOptions, ResizeTo, Result, Tensor,
     allow_tf32_in_convolutions, members, no_grad,
 };
-use support::Arguments;
+use support::{Arguments, Failure};
 
 /// Numbers from -1 to 1.
 fn noise(shape: &[usize], seed: usize, device: &Device) -> Result<Tensor> {
@@ -284,7 +284,7 @@ fn llama(device: &Device) -> Result<Vec<f32>> {
 /// A program, which gives its losses.
 type Program = fn(&Device) -> Result<Vec<f32>>;
 
-fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::result::Result<(), Failure> {
     let arguments = Arguments::read();
     let device = arguments.device()?;
     // The CPU's are in 32 bits.

@@ -11,7 +11,7 @@ use plimsoll::{
     Activation, Conv2dOptions, CrossEntropyOptions, DType, Device, MaxPoolOptions, MemoryFormat, Result,
     Tensor, allow_tf32_in_convolutions,
 };
-use support::Arguments;
+use support::{Arguments, Failure};
 
 /// Numbers between -1 and 1 without an order, in a type's precision, on a device.
 fn drawn(seed: u64, shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
@@ -177,7 +177,7 @@ fn difference(a: &Tensor, b: &Tensor) -> Result<f64> {
     Ok(off / largest)
 }
 
-fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
+fn main() -> std::result::Result<(), Failure> {
     let device = Arguments::read().device()?;
     let programs: [(&str, Program); 20] = [
         ("GELU of 8 million elements", many_elements),

@@ -23,9 +23,7 @@ use plimsoll::models::{Gpt2, Gpt2Config, Llama, LlamaConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{CapturedStep, DType, Device, Result, Tensor};
-use support::{Arguments, Trained};
-
-type Failure = Box<dyn std::error::Error>;
+use support::{Arguments, Failure, Trained};
 
 /// A model of one of the kinds.
 trait Language: Module {

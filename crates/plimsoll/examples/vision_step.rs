@@ -22,9 +22,7 @@ use plimsoll::models::{ResNet, ResNetConfig, Vit, VitConfig};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{CapturedStep, DType, Device, MemoryFormat, Result, Tensor};
-use support::{Arguments, Trained};
-
-type Failure = Box<dyn std::error::Error>;
+use support::{Arguments, Failure, Trained};
 
 fn lenet(scope: &Scope) -> Result<Sequential> {
     Sequential::new(scope)
@@ -157,7 +155,7 @@ fn vit(arguments: &Arguments, config: &VitConfig) -> std::result::Result<(), Fai
 
 /// Running out of memory is an answer while a number of layers is looked for.
 fn tensor_error(failure: Failure) -> plimsoll::Error {
-    match failure.downcast::<plimsoll::Error>() {
+    match failure.0.downcast::<plimsoll::Error>() {
         Ok(error) => *error,
         Err(other) => plimsoll::Error::Argument { op: "vision_step", message: other.to_string() },
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::graph::Value;
 use crate::driver::Handle;
 use crate::error::{CudaError, Result};
-use crate::library::{Library, Wanted, functions};
+use crate::library::{Library, Wanted, functions, package};
 use crate::search::Search;
 use crate::step::Float;
 
@@ -24,10 +24,6 @@ functions! {
         cudnnBackendExecute(Handle, Handle, Handle);
     }
 }
-
-/// What to install.
-pub(super) const ADVICE: &str =
-    "`pip install nvidia-cudnn-cu13` (CUDA 13) or `nvidia-cudnn-cu12`, which `torch` brings too";
 
 /// `cudnnBackendAttributeType_t`.
 mod of {
@@ -83,8 +79,8 @@ fn checked(call: &'static str, code: c_int) -> Result<()> {
 impl Api {
     /// # Errors
     /// It is missing, or lacks a function.
-    pub(super) fn open(search: &Search) -> Result<Api> {
-        let wanted = Wanted { library: "cuDNN", names: &["libcudnn.so.9"], advice: ADVICE };
+    pub(super) fn open(search: &Search, driver: i32) -> Result<Api> {
+        let wanted = Wanted { library: "cuDNN", names: &["libcudnn.so.9"], advice: package(driver) };
         let library = Library::open(wanted, search)?;
         let functions = Arc::new(Functions::load(&library)?);
         let number = |name| {

@@ -23,6 +23,7 @@ use self::descriptor::{Api, Descriptor};
 use self::graph::{Graph, Value, attribute, kind};
 use crate::driver::Handle;
 use crate::error::{CudaError, Result};
+use crate::library::package;
 use crate::search::Search;
 use crate::step::Convolution;
 
@@ -68,10 +69,10 @@ impl Dnn {
     /// # Errors
     /// It is missing, too old, or for a newer CUDA than the driver's.
     pub(crate) fn open(search: &Search, driver: i32) -> Result<Dnn> {
-        let api = Api::open(search)?;
+        let api = Api::open(search, driver)?;
         let (version, cuda) = api.versions();
         let wrong = |why: String| {
-            let why = format!("{why}; {}", descriptor::ADVICE);
+            let why = format!("{why}; {}", package(driver));
             Err(CudaError::WrongVersion { library: "cuDNN", path: api.path(), why })
         };
         if version < OLDEST {

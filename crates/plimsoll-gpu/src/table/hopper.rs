@@ -48,7 +48,7 @@ pub(super) const H200: Gpu = Gpu {
 pub(super) const H100: Gpu = Gpu {
     name: "H100",
     card: "NVIDIA H100 80GB HBM3",
-    memory_bytes: 84_943_044_608,
-    memory_source: "79.1 GiB in PyTorch's messages, approximately",
+    memory_bytes: 85_017_493_504,
+    memory_source: "measured, driver 580.159.04",
     ..SXM
 };

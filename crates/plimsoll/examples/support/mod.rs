@@ -2,11 +2,29 @@
 
 mod steps;
 
+use std::error::Error;
+use std::fmt;
+
 use plimsoll::models::layers_to_recompute;
 use plimsoll::{Device, SimConfig};
 
 #[allow(unused_imports, reason = "each example uses a part of them")]
 pub(crate) use steps::{Trained, show};
+
+/// What a program ends with: `main` shows it as a sentence, not as the fields of an error.
+pub(crate) struct Failure(pub(crate) Box<dyn Error>);
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl<E: Into<Box<dyn Error>>> From<E> for Failure {
+    fn from(error: E) -> Failure {
+        Failure(error.into())
+    }
+}
 
 /// The arguments of this program: by number, options `name=value`, and switches.
 #[allow(dead_code, reason = "each example uses a part of them")]
@@ -57,7 +75,7 @@ impl Arguments {
     }
 
     /// The first argument: `cpu`, `cuda:N` or `sim:GPU`.
-    pub(crate) fn device(&self) -> Result<Device, Box<dyn std::error::Error>> {
+    pub(crate) fn device(&self) -> Result<Device, Failure> {
         let name = self.get(0, "cpu");
         let device = match (name.as_str(), name.strip_prefix("sim:"), name.strip_prefix("cuda")) {
             ("cpu", ..) => Device::cpu(),
@@ -77,7 +95,7 @@ impl Arguments {
         &self,
         layers: usize,
         train: impl Fn(usize, &Device) -> plimsoll::Result<()>,
-    ) -> Result<usize, Box<dyn std::error::Error>> {
+    ) -> Result<usize, Failure> {
         let count = match (self.option("fit"), self.option("recompute")) {
             (None, None) => 0,
             (None, Some(count)) => count.parse()?,

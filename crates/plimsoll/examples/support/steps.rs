@@ -6,7 +6,7 @@ use plimsoll::memory::{self, HistoryOptions};
 use plimsoll::nn::Module;
 use plimsoll::{CapturedStep, Device, Result, Tensor};
 
-use super::Arguments;
+use super::{Arguments, Failure};
 
 /// What is trained.
 #[allow(dead_code, reason = "each example uses a part of them")]
@@ -26,7 +26,7 @@ pub(crate) fn show(
     count: usize,
     (per_step, unit): (usize, &str),
     training: &mut impl Trained,
-) -> std::result::Result<(), Box<dyn std::error::Error>> {
+) -> std::result::Result<(), Failure> {
     let (mut times, mut losses, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
     let mut captured = arguments.captures.then(|| CapturedStep::new(device));
     if arguments.option("snapshot").is_some() {
