@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -34,6 +35,11 @@ for step in range(4):
     loss.backward()
     optimizer.step()
     time.sleep('slow' in sys.argv)
+    if 'evaluates' in sys.argv and step % 2:
+        model.eval()
+        with torch.no_grad():
+            model(torch.randn(rows, 512, device='cuda'))
+        model.train()
 ";
 
 /// The same model in a program that catches running out of memory: it halves its batch, searches for it, or leaves the step out.
@@ -234,6 +240,27 @@ fn a_trial_that_hangs_is_a_row_and_the_search_goes_on() {
     let hung = row(&plan, "checkpoint").expect("a row");
     assert!(hung["objection"].as_str().is_some_and(|it| it.contains("stopped after 25 s")), "{plan}");
     assert!(row(&plan, "offload").is_some_and(|it| it["peak_allocated_bytes"].is_u64()), "{plan}");
+}
+
+#[test]
+fn a_trial_beyond_the_time_of_a_search_ends_it() {
+    let Some(torch) = Torch::new("plan-late", BLOCKS) else { return };
+    let begun = Instant::now();
+    let options = ["--gpu=200MiB", "--numbers=identical", "--timeout=20m", "--within=10s"];
+    let plan = planned(&torch, &options, &["hangs"], 4);
+    assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
+    assert!(row(&plan, "checkpoint").is_none(), "{plan}");
+    assert!(plan["summary"].as_str().is_some_and(|it| it.contains("in time (--within)")), "{plan}");
+}
+
+#[test]
+fn an_evaluation_between_steps_is_no_part_of_a_step() {
+    let Some(torch) = Torch::new("plan-evaluates", BLOCKS) else { return };
+    let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &["evaluates"], 0);
+    // Two products of 4096 rows in each of six blocks.
+    let forward = 6 * 2 * (2 * 4096 * 512 * 2048_u64);
+    let checkpointed = row(&plan, "checkpoint").expect("a row");
+    assert_eq!(checkpointed["extra_flops"].as_u64(), Some(forward), "{plan}");
 }
 
 #[test]

@@ -190,6 +190,51 @@ fn checkpointed_blocks_take_out_of_a_list_once() {
     assert_eq!((checkpointed.lines().count(), &checkpointed), (3, &alone));
 }
 
+/// Blocks that the program checkpoints itself, in which the result of a wide layer is used after another layer, as by LoRA.
+const ADAPTED: &str = "
+import torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils.checkpoint import checkpoint
+torch.set_num_threads(1)
+torch.manual_seed(0)
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wide, self.low, self.high, self.down = nn.Linear(16, 2048), nn.Linear(16, 4), nn.Linear(4, 2048), nn.Linear(2048, 16)
+    def forward(self, x):
+        wide = self.wide(x)
+        return x + self.down(torch.tanh(wide + self.high(self.low(x).sin())))
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.blocks, self.head = nn.Embedding(2048, 16), nn.ModuleList(Block() for _ in range(2)), nn.Linear(16, 2048)
+    def forward(self, x):
+        x = self.embedding(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False)
+        return self.head(x)
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(3):
+    x = torch.randint(0, 2048, (4, 16))
+    loss = F.cross_entropy(model(x).flatten(0, 1), x.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    print('loss', loss.item().hex(), loss.item())
+";
+
+#[test]
+fn the_loss_of_a_program_that_checkpoints_its_blocks_itself_is_computed_in_chunks() {
+    let Some(torch) = Torch::new("run-adapted", ADAPTED) else { return };
+    let [plain, chunked] = ["", "chunked-loss=24"].map(|set| run(&torch, set, &[]));
+    assert!(chunked.status.success(), "{}", stderr(&chunked));
+    let (plain, chunked) = (losses(&plain), losses(&chunked));
+    assert_eq!((plain.len(), chunked.len()), (3, 3));
+    for (loss, expected) in chunked.iter().zip(&plain) {
+        assert!((loss / expected - 1.0).abs() < 1e-5, "{loss}, not {expected}");
+    }
+}
+
 /// Steps of 1.2 s with stacks and 1 s without, or of 1 s, or of times that vary so much that stacks may cost something; how many of the
 /// last 40 have stacks, and whether an evaluation has.
 const SAMPLED: &str = "

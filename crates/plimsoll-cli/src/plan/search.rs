@@ -77,6 +77,7 @@ impl Search<'_, '_> {
     pub(super) fn run(&mut self) -> Result<(), Failure> {
         let base = self.tried(&Set::default())?;
         self.until = Instant::now().checked_add(self.within);
+        self.trials.end_at(self.until);
         if base.trial.end != End::Ran || (self.wish.goal == Goal::Fit && base.caught.is_some()) {
             return Ok(());
         }
@@ -176,12 +177,23 @@ impl Search<'_, '_> {
         self.trials.ahead(&wanted)
     }
 
-    /// Tries parts of the activations for a program that compiles its training step. Returns whether the search is over.
+    /// Tries what is made for a program that compiles its training step: expandable segments, with which it finds the code of the first
+    /// trial in the compilers' caches, and parts of the activations, each of which is compiled. Returns whether the search is over.
     fn budgets(&mut self) -> Result<bool, Failure> {
-        self.ahead(BUDGETS[..2].iter().map(|percent| Set::default().with("memory-budget", Some(*percent))))?;
+        let expandable = Set::default().with("expandable", None);
+        let budget = |percent| Set::default().with("memory-budget", Some(percent));
+        // Two that compile at once take twice as long each: the first answer would be late.
+        self.ahead([expandable.clone(), budget(BUDGETS[0])])?;
+        let is_met = |search: &Self, it: &Candidate| {
+            search.is_interrupted || (it.has_room() && search.wish.goal == Goal::Fit)
+        };
+        let tried = self.tried(&expandable)?;
+        if is_met(self, &tried) {
+            return Ok(true);
+        }
         for percent in BUDGETS {
-            let tried = self.tried(&Set::default().with("memory-budget", Some(percent)))?;
-            if self.is_interrupted || (tried.has_room() && self.wish.goal == Goal::Fit) {
+            let tried = self.tried(&budget(percent))?;
+            if is_met(self, &tried) {
                 return Ok(true);
             }
             if !tried.is_effective() {
@@ -362,8 +374,9 @@ impl Search<'_, '_> {
             }
             _ => None,
         };
-        self.is_interrupted = self.is_late || self.trials.is_interrupted();
         let cost = if self.candidates.is_empty() { None } else { self.cost(set, &trial)? };
+        self.is_late |= self.trials.is_late();
+        self.is_interrupted = self.is_late || self.trials.is_interrupted();
         let candidate = Candidate { set: set.clone(), trial, fits, is_tight, caught, cost };
         if candidate.trial.end != End::Interrupted || self.candidates.is_empty() {
             output::progress(&super::text::progress(&candidate));

@@ -3,7 +3,7 @@
 #
 # A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are processors, beginning
 # in the order of the requests; `alone` is for one beside which no other may run. N.done has the exit status, and whether another ran
-# beside it. `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without
+# beside it. `late` gives up all requests but those of the GPU's size, `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without
 # glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and each set takes a run
 # of its own.
 
@@ -23,6 +23,7 @@ MOST = 4  # children at once
 class Child:
     def __init__(self, number, request, is_beside):
         self.number, self.limit_s, self.is_alone = number, request["limit_s"], request["alone"]
+        self.is_last = bool(request["memory_bytes"])
         self.begun, self.is_beside = time.monotonic(), is_beside
         self.pid = None
 
@@ -83,7 +84,7 @@ class Serve:
 
     def requests(self):
         number, children, most = 0, [], min(len(os.sched_getaffinity(0)), MOST)
-        while os.path.isdir(self.folder) and not os.path.exists(os.path.join(self.folder, "end")):
+        while os.path.isdir(self.folder) and not self.has("end"):
             children = [it for it in children if not self.is_done(it)]
             path = os.path.join(self.folder, f"{number}.json")
             if len(children) >= most or any(it.is_alone for it in children) or not os.path.exists(path):
@@ -91,7 +92,9 @@ class Serve:
                 continue
             with open(path) as file:
                 request = json.load(file)
-            if children and request["alone"]:
+            if not request["memory_bytes"] and self.has("late"):
+                number += 1
+            elif children and request["alone"]:
                 time.sleep(0.005)
             elif request["memory_bytes"] and self.was_asked_for_memory():
                 self.answer(number, UNABLE, False)
@@ -113,11 +116,14 @@ class Serve:
         self.watch.state = "stopped"
         self.watch.leave(0)
 
+    def has(self, name):
+        return os.path.exists(os.path.join(self.folder, name))
+
     def is_done(self, child):
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
             status = os.waitstatus_to_exitcode(status)
-        elif time.monotonic() - child.begun > child.limit_s:
+        elif time.monotonic() - child.begun > child.limit_s or (self.has("late") and not child.is_last):
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
             status = EXPIRED

@@ -69,6 +69,8 @@ pub(super) enum Answer {
     Unable,
     /// The program did not get to its first use of CUDA in time.
     Late,
+    /// The time for all trials is up: those that have no answer get none.
+    Abandoned,
     /// The process has ended: its run, if it was not asked for before.
     Gone(Option<Run>),
 }
@@ -140,13 +142,18 @@ impl<'scope> Server<'scope> {
         (self.folder.join(format!("reports-{number}")), self.folder.join(format!("shared-{number}")))
     }
 
-    /// Waits for the answer to a request, at most for this long.
+    /// Waits for the answer to a request, at most for this long. After `left` it is given up, with all others that were made.
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn answer(&mut self, number: usize, most: Duration) -> Result<Answer, Failure> {
+    pub(super) fn answer(
+        &mut self,
+        number: usize,
+        most: Duration,
+        left: Duration,
+    ) -> Result<Answer, Failure> {
         let done = self.folder.join(format!("{number}.done"));
-        let until = Instant::now() + most;
+        let begun = Instant::now();
         loop {
             if let Ok(text) = fs::read(&done) {
                 // A set can be tried again.
@@ -157,7 +164,11 @@ impl<'scope> Server<'scope> {
             if self.process.as_ref().is_none_or(ScopedJoinHandle::is_finished) {
                 return Ok(Answer::Gone(self.join()?));
             }
-            if Instant::now() > until {
+            if begun.elapsed() > left {
+                fs::write(self.folder.join("late"), "").map_err(|why| unreadable(&why))?;
+                return Ok(Answer::Abandoned);
+            }
+            if begun.elapsed() > most {
                 self.session.interrupt();
                 self.join()?;
                 return Ok(Answer::Late);

@@ -145,6 +145,10 @@ pub(crate) struct Trials<'scope> {
     /// How long the first trial took.
     first: Option<Duration>,
     is_interrupted: bool,
+    /// When trials end, but not those on the GPU itself.
+    until: Option<Instant>,
+    /// Whether one was ended then.
+    is_late: bool,
     /// The run that was to serve, if it served nothing: it is the trial without techniques.
     unserved: Option<Trial>,
 }
@@ -181,6 +185,8 @@ pub(crate) fn during<T>(
             server,
             first: None,
             is_interrupted: false,
+            until: None,
+            is_late: false,
             unserved: None,
         };
         let done = work(&mut trials);
@@ -223,8 +229,24 @@ impl Trials<'_> {
             None => self.run(set, how)?,
         };
         self.first.get_or_insert_with(|| begun.elapsed());
-        self.is_interrupted |= trial.end == End::Interrupted;
+        self.is_interrupted |= trial.end == End::Interrupted && !self.is_late;
         Ok(trial)
+    }
+
+    /// Ends trials at this time, a running one as well, but not those on the GPU itself.
+    pub(crate) fn end_at(&mut self, until: Option<Instant>) {
+        self.until = until;
+    }
+
+    /// Whether that time came during a trial, whose end is then [`End::Interrupted`].
+    pub(crate) fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// How long such a trial may still take.
+    fn left(&self, how: How) -> Duration {
+        let until = self.until.filter(|_| how != How::Itself);
+        until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
     /// Lets trials begin whose results will be asked for, so that they run beside each other.
@@ -264,15 +286,20 @@ impl Trials<'_> {
         if how == How::Counted {
             variables.push(("PLIMSOLL_WITH", set.counted().into()));
         }
-        let limit = self.limit(is_last);
+        let (limit, left) = (self.limit(is_last), self.left(how));
         let args = PredictArgs {
-            timeout: Some(limit),
+            timeout: Some(limit.min(left)),
             quiet: self.first.is_some(),
             ..self.program.args(set, variables)
         };
         let run = Run::of(&args, &args.command, target, self.session, &[])?;
         if run.ended == Ended::Expired {
-            return Ok(Trial::expired(limit));
+            self.is_late |= left < limit;
+            return Ok(if left < limit {
+                Trial::without_answer(End::Interrupted)
+            } else {
+                Trial::expired(limit)
+            });
         }
         Trial::of(run.ended, &run.reports, target)
     }
@@ -318,7 +345,7 @@ impl Trials<'_> {
             };
             // Those that were asked for before it come first.
             let most = wanted.limit * self.server.waiting() + if is_first { SERVING } else { GRACE };
-            match self.server.answer(number, most)? {
+            match self.server.answer(number, most, self.left(how))? {
                 Answer::Ended { ended, reports, shared, beside } => {
                     let target = if how == How::Itself { self.target } else { self.ample };
                     let reports = Report::all(&reports, &shared).map_err(|why| unreadable(&why))?;
@@ -328,6 +355,10 @@ impl Trials<'_> {
                         return Ok(Some(trial));
                     }
                     is_alone = true;
+                }
+                Answer::Abandoned => {
+                    self.is_late = true;
+                    return Ok(Some(Trial::without_answer(End::Interrupted)));
                 }
                 Answer::Expired | Answer::Late => return Ok(Some(Trial::expired(wanted.limit))),
                 Answer::Unable | Answer::Gone(None) => return Ok(None),

@@ -38,7 +38,7 @@ class ChunkedLoss:
 
         @functools.wraps(original)
         def linear(input, weight, bias=None):
-            if torch.is_grad_enabled() and self.suits(input, weight):
+            if torch.is_grad_enabled() and self.suits(input, weight) and not is_checkpointed():
                 return lazy(input, weight, bias)
             return original(input, weight, bias)
 
@@ -74,6 +74,12 @@ class ChunkedLoss:
         rows = "" if self.rows is None else f", rows={self.rows}"
         lines = [context.IMPORT, f"plimsoll.chunked_loss(model{rows})"]
         return dict(applied=bool(self.count), detail=f"{self.classes:,} classes", lines=lines)
+
+
+def is_checkpointed():
+    # Whether what runs is computed again later: a result that is computed where it is used would then save its tensors in another order.
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
 
 
 def at(line):

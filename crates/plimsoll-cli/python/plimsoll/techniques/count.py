@@ -1,7 +1,8 @@
 # Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that it reads and
 # writes, and where it ran. Only for a run of its own: a dispatch mode keeps tensors alive a little longer.
 #
-# Where: `block N` and `root` are the forward pass inside a repeated block, and in the rest of the model; `rest` is all else.
+# Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model; `rest` is all
+# else, evaluation too. The step is the one with the fewest FLOPs: others may contain an evaluation.
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -22,8 +23,8 @@ class Count:
 
     def __init__(self, value):
         self.phase, self.mode = "rest", None
-        self.work, self.last = {}, {}  # (phase, type, flops, bytes): operators, of this step and of the last whole one
-        self.blocks = 0
+        self.work, self.least = {}, {}  # (phase, type, flops, bytes): operators, of this step and of the whole one with the fewest FLOPs
+        self.steps = self.blocks = 0
 
     def begin(self):
         observers.listeners["stepped"].append(self.stepped)
@@ -35,11 +36,13 @@ class Count:
 
     def mark(self, block, phase):
         def enter(module, args):
-            if torch._C._current_graph_task_id() == -1:
+            # What is computed again in the backward pass is no forward pass.
+            if self.phase == "root" and module.training and torch.is_grad_enabled():
                 self.phase = phase
 
         def leave(module, args, result):
-            self.phase = "root"
+            if self.phase == phase:
+                self.phase = "root"
 
         block.register_forward_pre_hook(enter)
         block.register_forward_hook(leave, always_call=True)
@@ -55,7 +58,14 @@ class Count:
             self.phase = "rest"
 
     def stepped(self, optimizer):
-        self.last, self.work = self.work, {}
+        # A step is done once every optimizer has stepped, which the host counts.
+        steps = getattr(context.host, "counted", self.steps + 1)
+        if steps == self.steps:
+            return
+        self.steps = steps
+        if not self.least or flops(self.work) <= flops(self.least):
+            self.least = self.work
+        self.work = {}
 
     def add(self, func, args, kwargs, result):
         packet = func._overloadpacket
@@ -70,9 +80,13 @@ class Count:
         self.work[key] = self.work.get(key, 0) + 1
 
     def report(self):
-        work = self.last or self.work
+        work = self.least or self.work
         rows = [[*key, number] for key, number in work.items()]
         return dict(applied=True, detail="", lines=[], work=rows, blocks=self.blocks)
+
+
+def flops(work):
+    return sum(key[2] * number for key, number in work.items())
 
 
 class Mode(TorchDispatchMode):
