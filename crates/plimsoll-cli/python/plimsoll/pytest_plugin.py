@@ -33,26 +33,22 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", ABOUT)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        mark = item.get_closest_marker(MARK)
-        if mark is not None:
-            read(mark, item.nodeid)
-
-
-def read(mark: pytest.Mark, where: str) -> Limits:
-    """The limits of a mark. A mark that is not understood ends the session before any test runs."""
-    try:
-        if mark.args or not mark.kwargs or set(mark.kwargs) - {"peak_below", "reserved_below"}:
-            raise ValueError("expected peak_below=SIZE or reserved_below=SIZE, such as peak_below='6GiB'")
-        return Limits(**{name: sizes.parse(value) for name, value in mark.kwargs.items()})
-    except ValueError as why:
-        raise pytest.UsageError(f"{where}: @pytest.mark.{MARK}: {why}") from None
+def read(mark: pytest.Mark) -> Limits:
+    """The limits of a mark. A test whose mark is not understood fails, also where it would be skipped."""
+    why = "expected peak_below=SIZE or reserved_below=SIZE, such as peak_below='6GiB'"
+    if not mark.args and mark.kwargs and not set(mark.kwargs) - {"peak_below", "reserved_below"}:
+        try:
+            return Limits(**{name: sizes.parse(value) for name, value in mark.kwargs.items()})
+        except ValueError as invalid:
+            why = str(invalid)
+    pytest.fail(f"@pytest.mark.{MARK}: {why}", pytrace=False)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    if item.get_closest_marker(MARK) is not None:
+    mark = item.get_closest_marker(MARK)
+    if mark is not None:
+        read(mark)
         why = missing()
         if why is not None:
             pytest.skip(f"{why}; `plimsoll predict --whole -- pytest` measures it without a GPU")
@@ -74,7 +70,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     mark = item.get_closest_marker(MARK)
     if mark is None:
         return (yield)
-    limits = read(mark, item.nodeid)
+    limits = read(mark)
     measured = Measured()
     measured.begin(empty_cache=True)  # what earlier tests left in the allocator's cache is not this test's
     try:
