@@ -110,7 +110,23 @@ fn a_set_that_fits_is_found_where_the_program_alone_does_not_fit() {
     assert_eq!(plan["schema"], "plimsoll.plan/1");
     assert_eq!(plan["tried"][0]["fits"], false, "{plan}");
     let chosen = plan["chosen"].as_str().expect("a set");
-    assert!(chosen.contains("checkpoint") && !chosen.contains("step-in-backward"), "{plan}");
+    assert!(
+        (chosen.contains("checkpoint") || chosen.contains("offload")) && !chosen.contains("step-in-backward"),
+        "{plan}"
+    );
+    // Of either no more than is needed, and the faster one by the estimate.
+    let step_s = |row: &Value| row["estimated_step_seconds"].as_f64().expect("seconds");
+    let rows = plan["tried"].as_array().expect("rows");
+    let own = rows.iter().find(|row| row["set"] == chosen).map(step_s).expect("the chosen row");
+    for name in ["checkpoint=", "offload="] {
+        let with_value = |row: &&Value| row["set"].as_str().is_some_and(|set| set.contains(name));
+        let fitting: Vec<&Value> = rows
+            .iter()
+            .filter(with_value)
+            .filter(|row| row["fits"] == true && row["tight"] == false)
+            .collect();
+        assert!(!fitting.is_empty() && fitting.iter().all(|row| own < step_s(row) * 1.01), "{name} {plan}");
+    }
     assert!(plan["command"].as_str().is_some_and(|it| it.starts_with("plimsoll run --with ")), "{plan}");
     // Cached memory that is given back decides some rows: they run under the GPU's limit, and end.
     assert!(
@@ -171,7 +187,8 @@ fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
         (&Value::Bool(false), &Value::Null),
         "{plan}"
     );
-    assert!(plan["chosen"].as_str().is_some_and(|it| it.contains("checkpoint")), "{plan}");
+    let chosen = plan["chosen"].as_str().expect("a set");
+    assert!(chosen.contains("checkpoint") || chosen.contains("offload"), "{plan}");
 }
 
 /// Whether the program fits with a set and a batch, by a prediction of its own.

@@ -116,9 +116,14 @@ fn losses_and_parameters_keep_their_bits_where_identical_numbers_are_claimed() {
     for arguments in [&[][..], &["batch"]] {
         let plain = run(&torch, "", arguments);
         assert!(plain.status.success() && stdout(&plain).contains("parameters"), "{}", stderr(&plain));
-        for set in
-            ["checkpoint", "checkpoint=2", "offload=1", "step-in-backward", "free-grads,checkpoint,offload=1"]
-        {
+        for set in [
+            "checkpoint",
+            "checkpoint=2",
+            "offload",
+            "offload=60",
+            "step-in-backward",
+            "free-grads,checkpoint,offload",
+        ] {
             let output = run(&torch, set, arguments);
             assert_eq!(stdout(&output), stdout(&plain), "{set} {arguments:?}: {}", stderr(&output));
         }

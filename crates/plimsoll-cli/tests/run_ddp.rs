@@ -71,7 +71,7 @@ fn ranks_of_ddp_keep_their_bits_with_techniques_that_claim_it() {
     let Some(torch) = Torch::new("run-ddp", TRAINS) else { return };
     let plain = torchrun(&torch, &[], &[]);
     assert!(plain.status.success() && stdout(&plain).contains("parameters"), "{}", stderr(&plain));
-    for set in ["checkpoint", "offload=1,free-grads"] {
+    for set in ["checkpoint", "offload,free-grads"] {
         let output = torchrun(&torch, &["--with", set], &[]);
         assert_eq!(stdout(&output), stdout(&plain), "{set}: {}", stderr(&output));
         // The launcher trains nothing, and says nothing of techniques.

@@ -66,7 +66,7 @@ fn parameters_that_a_first_call_makes_are_no_obstacle() {
     let Some(torch) = Torch::new("run-lazy", ROWS) else { return };
     let plain = run(&torch, "", &["lazy"]);
     assert_eq!(losses(&plain).len(), 3, "{}", stderr(&plain));
-    let moved = run(&torch, "offload=1,checkpoint=2", &["lazy"]);
+    let moved = run(&torch, "offload,checkpoint=2", &["lazy"]);
     assert_eq!(stdout(&moved), stdout(&plain), "{}", stderr(&moved));
 }
 

@@ -24,6 +24,8 @@ pub(crate) enum Failure {
     NotSupported,
     /// Access to this peer is already enabled.
     PeerAccessAlreadyEnabled,
+    /// Not complete yet.
+    NotReady,
     /// Not allowed during a capture.
     CaptureUnsupported,
     /// The capture began on another stream.
@@ -92,6 +94,7 @@ impl Failure {
             Failure::NoKernelImage => 209,
             Failure::InvalidHandle => 400,
             Failure::NotFound => 500,
+            Failure::NotReady => 600,
             Failure::PeerAccessAlreadyEnabled => 704,
             Failure::NotSupported => 801,
             Failure::CaptureUnsupported => 900,

@@ -143,6 +143,11 @@ fn comms() -> MutexGuard<'static, BTreeMap<CommHandle, Comm>> {
     locked(&COMMS)
 }
 
+/// Whether a communicator exists.
+pub(crate) fn is_in_use() -> bool {
+    !comms().is_empty()
+}
+
 fn get(comm: CommHandle) -> Outcome<Comm> {
     comms().get(&comm).cloned().ok_or(Failure::InvalidHandle)
 }

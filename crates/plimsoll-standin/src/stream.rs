@@ -39,6 +39,17 @@ struct Stream {
     capture: Option<u64>,
 }
 
+/// An event, as it was last recorded.
+#[derive(Debug, Clone, Copy, Default)]
+struct Event {
+    /// The capture in which that was.
+    capture: Option<u64>,
+    stream: StreamHandle,
+    number: u64,
+    /// How often the watchdog was told that it is not complete.
+    refused: u32,
+}
+
 /// A capture in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Capture {
@@ -63,8 +74,10 @@ impl Capture {
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     streams: BTreeMap<StreamHandle, Stream>,
-    /// By event: the capture in which it was last recorded, if any.
-    events: BTreeMap<EventHandle, Option<u64>>,
+    /// All events.
+    events: BTreeMap<EventHandle, Event>,
+    /// By stream: how often an event was recorded there.
+    last: BTreeMap<StreamHandle, u64>,
     captures: BTreeMap<u64, Capture>,
     /// By graph: the number of nodes.
     graphs: BTreeMap<GraphHandle, u64>,
@@ -76,6 +89,7 @@ pub(crate) struct Streams {
 static STREAMS: Mutex<Streams> = Mutex::new(Streams {
     streams: BTreeMap::new(),
     events: BTreeMap::new(),
+    last: BTreeMap::new(),
     captures: BTreeMap::new(),
     graphs: BTreeMap::new(),
     execs: BTreeMap::new(),
@@ -85,9 +99,34 @@ static STREAMS: Mutex<Streams> = Mutex::new(Streams {
 /// The number of captures in progress. Launches check it first, and usually need nothing more.
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
+/// How many events of a stream have to follow one before the watchdog finds it complete: DDP broadcasts twice when it makes its buckets
+/// again, at the beginning of the second step, and the old ones are there until the backward pass has begun.
+const LATER: u64 = 4;
+
+/// How often an event is not complete for the watchdog, which asks ten times a second.
+const PATIENCE: u32 = 100;
+
+/// The name of PyTorch's thread that waits for NCCL's collectives.
+const WATCHDOG: &[u8] = b"pt_nccl_watchdg";
+
 thread_local! {
     /// This thread's capture mode, which CUDA lets programs exchange.
     static MODE: Cell<i32> = const { Cell::new(0) };
+    /// Whether it is the watchdog, once it has asked.
+    static IS_WATCHDOG: Cell<Option<bool>> = const { Cell::new(None) };
+}
+
+/// Whether this is the thread of PyTorch that waits for NCCL's collectives.
+pub(crate) fn is_watchdog() -> bool {
+    if let Some(known) = IS_WATCHDOG.get() {
+        return known;
+    }
+    let mut name = [0_u8; 16];
+    // SAFETY: `PR_GET_NAME` writes at most 16 bytes, with a zero at the end, to a buffer of as many.
+    unsafe { libc::prctl(libc::PR_GET_NAME, name.as_mut_ptr()) };
+    let is = name.starts_with(WATCHDOG);
+    IS_WATCHDOG.set(Some(is));
+    is
 }
 
 /// The streams of this process, until the guard is dropped.
@@ -140,6 +179,7 @@ impl Streams {
     ///
     /// `InvalidHandle` if there is no such stream.
     pub(crate) fn destroy(&mut self, stream: StreamHandle) -> Outcome {
+        self.last.remove(&stream);
         self.streams.remove(&stream).map(drop).ok_or(Failure::InvalidHandle)
     }
 
@@ -165,7 +205,7 @@ impl Streams {
     /// Makes an event.
     pub(crate) fn create_event(&mut self) -> EventHandle {
         let handle = new_handle();
-        self.events.insert(handle, None);
+        self.events.insert(handle, Event::default());
         handle
     }
 
@@ -185,8 +225,32 @@ impl Streams {
     /// `InvalidHandle` if one of them does not exist.
     pub(crate) fn record(&mut self, event: EventHandle, stream: StreamHandle) -> Outcome {
         let capture = self.get(stream)?.capture;
-        *self.events.get_mut(&event).ok_or(Failure::InvalidHandle)? = capture;
+        let own = self.events.get_mut(&event).ok_or(Failure::InvalidHandle)?;
+        let number = self.last.entry(stream).or_default();
+        *number += 1;
+        *own = Event { capture, stream, number: *number, refused: 0 };
         Ok(())
+    }
+
+    /// Queries an event for the thread of PyTorch that releases what collectives have sent ([`is_watchdog`]): it is complete once
+    /// [`LATER`] more were recorded.
+    ///
+    /// That thread looks ten times a second, and PyTorch's host is ahead of the GPU: on a card it releases the gradients of a step while the next
+    /// one runs, mostly after the peak. Here a step may take longer than its period, and what it finds would depend on this machine's speed.
+    ///
+    /// # Errors
+    ///
+    /// Those of `settle_event`; `NotReady`.
+    pub(crate) fn query_late(&mut self, event: EventHandle) -> Outcome {
+        self.settle_event(event)?;
+        let own = self.events.get_mut(&event).ok_or(Failure::InvalidHandle)?;
+        let later = self.last.get(&own.stream).map_or(0, |last| last - own.number);
+        // A program that ends waits for it.
+        if later > LATER || own.refused >= PATIENCE {
+            return Ok(());
+        }
+        own.refused += 1;
+        Err(Failure::NotReady)
     }
 
     /// Synchronizes with an event, or queries it: it is always complete.
@@ -197,7 +261,9 @@ impl Streams {
     pub(crate) fn settle_event(&self, event: EventHandle) -> Outcome {
         match self.events.get(&event) {
             None => Err(Failure::InvalidHandle),
-            Some(Some(number)) if self.captures.contains_key(number) => Err(Failure::CaptureUnsupported),
+            Some(Event { capture: Some(number), .. }) if self.captures.contains_key(number) => {
+                Err(Failure::CaptureUnsupported)
+            }
             Some(_) => Ok(()),
         }
     }
@@ -208,7 +274,7 @@ impl Streams {
     ///
     /// `InvalidHandle` if one of them does not exist.
     pub(crate) fn wait(&mut self, stream: StreamHandle, event: EventHandle) -> Outcome {
-        let capture = *self.events.get(&event).ok_or(Failure::InvalidHandle)?;
+        let capture = self.events.get(&event).ok_or(Failure::InvalidHandle)?.capture;
         self.get(stream)?;
         if let Some(number) = capture.filter(|number| self.captures.contains_key(number))
             && let Some(stream) = self.streams.get_mut(&stream)
@@ -350,6 +416,23 @@ mod tests {
         assert_eq!(streams.nodes(graph), Ok(0));
         assert!(streams.capture(second).unwrap().is_none());
         assert_eq!(streams.settle_event(event), Ok(()));
+    }
+
+    #[test]
+    fn the_watchdog_finds_an_event_complete_after_others_on_its_stream_or_in_the_end() {
+        let mut streams = Streams::default();
+        let (stream, one, two) = (streams.create(0), streams.create_event(), streams.create_event());
+        streams.record(one, stream).unwrap();
+        for _ in 0..LATER {
+            streams.record(two, stream).unwrap();
+            assert_eq!(
+                (streams.query_late(one), streams.settle_event(one)),
+                (Err(Failure::NotReady), Ok(()))
+            );
+        }
+        streams.record(two, stream).unwrap();
+        assert_eq!((streams.query_late(one), streams.query_late(two)), (Ok(()), Err(Failure::NotReady)));
+        assert!((0..PATIENCE).any(|_| streams.query_late(two).is_ok()));
     }
 
     #[test]

@@ -51,16 +51,19 @@ def checkpoint_blocks(model: torch.nn.Module, every: int = 1, first: int | None 
     return [path for path, _ in chosen]
 
 
-def offload(model: torch.nn.Module, least_bytes: int | str = "16MiB") -> Attached:
-    """Moves tensors that the backward pass needs, of at least this size, to pinned host memory, and brings them back there.
+def offload(model: torch.nn.Module, percent: int = 95, least_bytes: int | str = "4MiB") -> Attached:
+    """Moves tensors that the backward pass needs to pinned host memory, and brings them back there.
 
-    Losses and parameters keep their bits. The copies run beside the computation, on a stream of their own: a step takes longer where
-    they take longer than it. Refused with ``torch.compile`` and FSDP.
+    ``percent`` of their bytes leave the GPU, the first ones of the forward pass; tensors smaller than ``least_bytes`` stay. Losses and
+    parameters keep their bits. The copies run beside the computation, on streams of their own: a step takes longer where
+    they take longer than it, and a lower percentage makes them shorter. Refused with ``torch.compile`` and FSDP.
     """
+    if not 1 <= percent <= 100:
+        raise ValueError(f"percent={percent}: expected 1 to 100")
     from . import _attach, sizes
     from .techniques.offload import Offload
 
-    return _attach.attach(model, Offload(sizes.parse(least_bytes)))
+    return _attach.attach(model, Offload(percent, sizes.parse(least_bytes)))
 
 
 def chunked_loss(model: torch.nn.Module, rows: int | None = None) -> Attached:

@@ -62,9 +62,10 @@ def trained(change=None, **options):
         lambda model, optimizer: plimsoll.checkpoint_blocks(model),
         lambda model, optimizer: plimsoll.checkpoint_blocks(model, every=2),
         lambda model, optimizer: plimsoll.offload(model, least_bytes=1),
+        lambda model, optimizer: plimsoll.offload(model, 40, least_bytes=1),
         lambda model, optimizer: plimsoll.step_in_backward(optimizer),
         lambda model, optimizer: plimsoll.free_grads(optimizer),
-        lambda model, optimizer: (plimsoll.offload(model, 1), plimsoll.checkpoint_blocks(model, first=1)),
+        lambda model, optimizer: (plimsoll.offload(model, 100, 1), plimsoll.checkpoint_blocks(model, first=1)),
     ],
 )
 def test_losses_and_parameters_keep_their_bits_where_that_is_claimed(change, batch_norm, fresh):
@@ -111,6 +112,56 @@ def test_checkpointed_blocks_keep_no_activations(fresh):
     plain, changed = Model(), Model()
     plimsoll.checkpoint_blocks(changed, every=2)
     assert kept(changed) == kept(plain) / 2 > 0
+
+
+def kept_bytes(percent, backward=1):
+    # Offloads a model of eight tensors of 4,096 bytes. Returns the bytes of them that wait on the device at the end of the forward
+    # pass, the most that do in the backward passes, and the tensors that are alive after them.
+    from plimsoll.techniques import lane
+
+    torch.manual_seed(0)
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(32, 32), nn.Tanh()) for _ in range(4)])
+    plimsoll.offload(model, percent, least_bytes=4096)
+    lanes, most = [], []
+    add, ask = lane.Lane.add, lane.Moved.storage
+    try:
+        lane.Lane.add = lambda self, tensor: lanes.append(self) or add(self, tensor)
+        lane.Moved.storage = lambda self: (ask(self), most.append(self.lane.waiting_bytes))[0]
+        for _ in range(2):  # the second pass knows what the first one saved
+            result = model(torch.randn(32, 32, requires_grad=True))
+            at_end = lanes[-1].waiting_bytes
+            for nth in range(backward):
+                result.sum().backward(retain_graph=nth < backward - 1)
+    finally:
+        lane.Lane.add, lane.Moved.storage = add, ask
+    left = sum(it() is not None for it in lanes[-1].order)
+    return at_end, max(most), left
+
+
+def test_the_percentage_says_what_stays_on_the_gpu(fresh):
+    # Each linear layer saves its input, which for all but the first is the result that `tanh` saves: five storages.
+    for percent, stays in ((100, 2), (60, 2), (40, 3), (20, 4), (1, 4)):
+        for backward in (1, 2):
+            at_end, most, left = kept_bytes(percent, backward)
+            assert at_end == stays * 4096 and most <= at_end and left == 0, (percent, backward, at_end, most, left)
+
+
+def test_a_tensor_that_changed_on_its_way_is_an_error(fresh):
+    class Changes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(32, 32))
+
+        def forward(self, x):
+            y = x * self.scale
+            z = y * self.scale  # saves y
+            y.add_(1)
+            return z
+
+    model = Changes()
+    plimsoll.offload(model, least_bytes=1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        model(torch.randn(32, 32, requires_grad=True)).sum().backward()
 
 
 def test_a_model_can_be_copied_and_saved(fresh, tmp_path):
@@ -178,7 +229,8 @@ def test_arguments_that_make_no_sense_are_value_errors(fresh):
     for call in (
         lambda: plimsoll.split(Model(), 1),
         lambda: plimsoll.accumulate(Model(), 0),
-        lambda: plimsoll.offload(Model(), "much"),
+        lambda: plimsoll.offload(Model(), least_bytes="much"),
+        lambda: plimsoll.offload(Model(), percent=0),
         lambda: plimsoll.chunked_loss(Model(), rows=0),
     ):
         with pytest.raises(ValueError):

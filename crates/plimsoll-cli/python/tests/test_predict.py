@@ -18,7 +18,7 @@ model = nn.Sequential(*[nn.Sequential(nn.Linear(512, 2048), nn.GELU(), nn.Linear
 if "checkpoint" in sys.argv:
     plimsoll.checkpoint_blocks(model)
 if "offload" in sys.argv:
-    plimsoll.offload(model, "1MiB")
+    plimsoll.offload(model, least_bytes="1MiB")
 optimizer = torch.optim.AdamW(model.parameters())
 for step in range(4):
     loss = model(torch.randn(8192, 512, device="cuda")).square().mean()

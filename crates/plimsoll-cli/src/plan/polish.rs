@@ -50,12 +50,21 @@ impl Search<'_, '_> {
         found
     }
 
-    /// More parts of the batch for less memory, fewer blocks for less time.
+    /// More parts of the batch for less memory, fewer blocks and fewer bytes on the host for less time.
     fn other_value(&self, best: &Set, name: &'static str) -> Option<Set> {
-        let value = match (name, best.value(name)?) {
-            ("accumulate" | "split", parts) if self.wish.goal.is_memory() && parts < PARTS[3] => parts * 2,
-            ("accumulate" | "split", parts) if !self.wish.goal.is_memory() && parts > 2 => parts / 2,
-            ("checkpoint", blocks) if blocks > 1 => blocks - 1,
+        let is_memory = self.wish.goal.is_memory();
+        let value = match (name, best.value(name)) {
+            ("accumulate" | "split", Some(parts)) if is_memory && parts < PARTS[3] => parts * 2,
+            ("accumulate" | "split", Some(parts)) if !is_memory && parts > 2 => parts / 2,
+            ("checkpoint", Some(blocks)) if blocks > 1 => blocks - 1,
+            ("offload", None) => {
+                if is_memory {
+                    100
+                } else {
+                    80
+                }
+            }
+            ("offload", Some(percent)) if !is_memory && percent > 10 => percent - 10,
             _ => return None,
         };
         Some(best.with(name, Some(value)))

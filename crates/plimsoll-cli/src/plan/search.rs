@@ -22,6 +22,9 @@ const CHANGE_OPERATORS: [&str; 5] = ["chunked-loss", "no-foreach", "fused", "ada
 /// Percentages of activations that a compiled model keeps, in this order.
 const BUDGETS: [u64; 3] = [50, 25, 10];
 
+/// Percentages of `offload` that are tried, below its default, are multiples of this one.
+const OFFLOAD_STEP: u64 = 10;
+
 /// Parts of the batch that are tried, in this order.
 pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
 
@@ -128,7 +131,13 @@ impl Search<'_, '_> {
         // backward pass leave no gradients to free.
         let (has_checkpoint, has_offload) = (useful.contains(&"checkpoint"), useful.contains(&"offload"));
         let gradients = if useful.contains(&"step-in-backward") { "step-in-backward" } else { "free-grads" };
-        self.level(&keep(&["expandable", "free-grads"]), has_checkpoint, false, false)?;
+        let free = keep(&["expandable", "free-grads"]);
+        self.level(&free, has_checkpoint, false, false)?;
+        let is_checkpointed = self.chosen().is_some_and(|it| it.has_room() && it.set.has("checkpoint"));
+        if self.wish.goal == Goal::Fit && has_offload && is_checkpointed {
+            // Copies may take less time than computing again.
+            self.least_offload(&free)?;
+        }
         if !self.is_met() {
             self.level(&keep(&["expandable", gradients]), has_checkpoint, has_offload, false)?;
         }
@@ -247,10 +256,19 @@ impl Search<'_, '_> {
         // Alone, offloading may need cached memory to be given back.
         for base in [set, &least].into_iter().filter(|_| offload) {
             if !is_met(self) {
-                self.tried(&base.with("offload", None))?;
+                self.least_offload(base)?;
             }
         }
         Ok(())
+    }
+
+    /// This set with saved tensors on the host, and the smallest percentage of them with which it fits.
+    fn least_offload(&mut self, set: &Set) -> Result<(), Failure> {
+        let most = set.with("offload", None);
+        if !self.tried(&most)?.has_room() || self.wish.goal.is_memory() {
+            return Ok(());
+        }
+        self.fewest(set, &most, 100 / OFFLOAD_STEP, |number| set.with("offload", Some(number * OFFLOAD_STEP)))
     }
 
     fn without_conflict(&self, set: &Set, name: &'static str) -> Set {
@@ -263,19 +281,27 @@ impl Search<'_, '_> {
 
     /// The smallest number of checkpointed blocks with which this set fits: all of them do.
     fn fewest_blocks(&mut self, set: &Set) -> Result<(), Failure> {
-        let (none, all) = (self.tried(set)?, self.tried(&set.with("checkpoint", None))?);
-        let blocks = all.trial.technique("checkpoint").map_or(0, |it| it.blocks);
-        if blocks < 2 {
+        let all = set.with("checkpoint", None);
+        let blocks = self.tried(&all)?.trial.technique("checkpoint").map_or(0, |it| it.blocks);
+        self.fewest(set, &all, blocks, |number| set.with("checkpoint", Some(number)))
+    }
+
+    /// The smallest number of `of` parts of a technique with which this set fits. `all` has the technique as a whole, and fits.
+    fn fewest(&mut self, set: &Set, all: &Set, of: u64, part: impl Fn(u64) -> Set) -> Result<(), Failure> {
+        if of < 2 {
             return Ok(());
         }
-        let capacity = self.target.capacity_bytes();
-        let mut number = solved(none.trial.reserved_bytes, all.trial.reserved_bytes, blocks, capacity);
+        // Without the technique, the set may take less memory than the program as it is, or may not run.
+        let none = Some(self.tried(set)?).filter(|it| it.trial.end == End::Ran);
+        let none_bytes = none.map_or(self.candidates[0].trial.reserved_bytes, |it| it.trial.reserved_bytes);
+        let all_bytes = self.tried(all)?.trial.reserved_bytes;
+        let mut number = solved(none_bytes, all_bytes, of, self.target.capacity_bytes());
         // Savings are about linear, so the neighbour comes second; then halves.
-        let (mut too_few, mut enough, mut is_first) = (0, blocks, true);
-        let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..blocks).contains(it));
-        self.ahead(near.map(|number| set.with("checkpoint", Some(number))))?;
+        let (mut too_few, mut enough, mut is_first) = (0, of, true);
+        let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));
+        self.ahead(near.map(&part))?;
         while (too_few + 1..enough).contains(&number) && !self.is_interrupted {
-            if self.tried(&set.with("checkpoint", Some(number)))?.has_room() {
+            if self.tried(&part(number))?.has_room() {
                 enough = number;
             } else {
                 too_few = number;

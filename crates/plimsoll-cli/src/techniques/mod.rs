@@ -52,8 +52,6 @@ pub(crate) enum Value {
     Count,
     /// A number of parts, at least 2.
     Parts,
-    /// A size; may be left out.
-    Size,
     /// A percentage from 1 to 100; may be left out.
     Percent,
 }
@@ -91,9 +89,9 @@ pub(crate) const TECHNIQUES: [Technique; 14] = [
     Technique {
         name: "offload",
         numbers: Numbers::Identical,
-        value: Value::Size,
+        value: Value::Percent,
         effort: 2,
-        about: "tensors saved for the backward pass are moved to the host; =SIZE: those of at least this size [16MiB]",
+        about: "tensors saved for the backward pass are moved to the host; =PERCENT of their bytes [95]",
     },
     Technique {
         name: "chunked-loss",

@@ -5,7 +5,6 @@ use std::fmt;
 use serde_json::{Map, json};
 
 use super::{Numbers, TECHNIQUES, Value, named};
-use crate::bytes;
 
 /// Techniques with their values.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -144,9 +143,6 @@ fn parsed(name: &str, kind: Value, value: Option<&str>) -> Result<Option<u64>, S
             percent => Ok(percent),
         },
         (Value::Parts, Some(text)) => number(text, 2),
-        (Value::Size, Some(text)) => {
-            bytes::parse(text).map(Some).map_err(|why| format!("{name}={text}: {why}"))
-        }
     }
 }
 
@@ -171,7 +167,7 @@ mod tests {
             ("checkpoint", "checkpoint"),
             ("chunked-loss, checkpoint=4", "checkpoint=4,chunked-loss"),
             ("split=4+expandable", "expandable,split=4"),
-            ("offload=1MiB", "offload=1048576"),
+            ("offload=60+checkpoint", "checkpoint,offload=60"),
         ] {
             let set = Set::parse(text).unwrap();
             assert_eq!(set.to_string(), written);

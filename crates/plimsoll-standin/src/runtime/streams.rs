@@ -6,7 +6,7 @@ use crate::argument::Out;
 use crate::call::calls;
 use crate::error::Outcome;
 use crate::nccl;
-use crate::stream::{EventHandle, GraphHandle, StreamHandle, exchange_mode, streams};
+use crate::stream::{EventHandle, GraphHandle, StreamHandle, exchange_mode, is_watchdog, streams};
 
 /// CUDA's capture states.
 const NOT_CAPTURED: c_int = 0;
@@ -68,7 +68,7 @@ calls! { Runtime:
         streams().record(event, stream)
     }
     fn cudaEventQuery(event: EventHandle) {
-        streams().settle_event(event)
+        if is_watchdog() && nccl::is_in_use() { streams().query_late(event) } else { streams().settle_event(event) }
     }
     fn cudaEventSynchronize(event: EventHandle) {
         streams().settle_event(event)

@@ -1,9 +1,12 @@
 # Copies of saved tensors to the host and back, beside the computation.
 #
-# On the way out a tensor stays until its copy has ended, but at most OUT of them: before the next one leaves, the computation's
-# stream waits for the oldest, so what is allocated does not depend on time. On the way back the AHEAD tensors saved before the
-# one that is asked for are under way already: the backward pass asks in the opposite order. Memory for them comes from the
-# computation's stream, where it is freed; the copy waits for what was queued there before.
+# Of the bytes that a forward pass saves, a share stays on the GPU: the last ones, which are needed again first. The first ones
+# leave. Their copies begin at once if they left in the last forward pass of the model, too; before more than the share is on the
+# GPU, the computation's stream waits for the oldest copy. In the backward pass tensors come back ahead of their use, in the opposite order, as
+# far as the share allows. What is allocated depends on bytes and on the order of requests, never on time.
+#
+# Each direction has a stream of its own. Memory for tensors that come back is from the computation's stream, where it is freed; the
+# copy waits for what was queued there before. Pinned memory is kept for the next step.
 
 import weakref
 
@@ -12,98 +15,174 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import context
 
-OUT = 2
-AHEAD = 2
+LEAST = 2  # this many tensors may always wait on the GPU, for a copy or for their use
 
-streams = {}  # by device: one each for the whole process
+streams = {}  # by device and direction: one each for the whole process
+pinned = {}  # by size, a power of two: [(buffer, the end of the last copy from or to it)]
 
 
-def beside(device):
+def beside(device, direction):
     # The device's stream of copies, which waits for what the computation has queued.
-    if device not in streams:
-        streams[device] = torch.cuda.Stream(device)
-    stream = streams[device]
+    if (device, direction) not in streams:
+        streams[device, direction] = torch.cuda.Stream(device)
+    stream = streams[device, direction]
     stream.wait_stream(torch.cuda.current_stream(device))
     return stream
 
 
-class Leaving:
-    # A tensor whose copy to the host may still run.
-    def __init__(self, moved, tensor, copied):
-        self.moved, self.copied = weakref.ref(moved), copied
-        self.tensor, self.version = tensor.detach(), tensor._version  # detached, it shares the count of changes
+def pinned_buffer(bytes):
+    # PyTorch's pinned allocator rounds to powers of two, too.
+    size = 1 << (bytes - 1).bit_length()
+    free = pinned.setdefault(size, [])
+    return free.pop() if free else (torch.empty(size, dtype=torch.uint8, pin_memory=True), None)
 
-    def is_changed(self):
-        return self.tensor._version != self.version
+
+class Before:
+    # What a model's forward passes saved: the most bytes, and how many tensors left in the last one.
+    def __init__(self):
+        self.bytes = self.left = 0
 
 
 class Lane:
     # The copies of one forward pass and its backward pass.
-    def __init__(self):
-        self.leaving = {}  # by number, the oldest first
-        self.order = []  # weak references to all that moved, in the order of the forward pass
+    def __init__(self, stays, before, gradient_bytes):
+        self.stays, self.before = stays, before  # the share that stays, the model's earlier passes
+        self.gradient_bytes = gradient_bytes  # called once: the bytes of gradients that the backward pass will allocate
+        self.order = []  # weak references to all tensors, in the order of the forward pass
+        self.saved_bytes = self.copied_bytes = 0
+        self.waiting = self.waiting_bytes = 0  # on the GPU, until they leave or are used
+        self.oldest = 0  # all before it have left
+        self.next, self.turn = None, 0  # the next to come back, and the number of the backward pass
 
-    def move(self, tensor):
-        moved = Moved(self, tensor, len(self.order))
+    def most_bytes(self):
+        return self.stays * max(self.before.bytes, self.saved_bytes)
+
+    def add(self, tensor):
+        moved = Moved(self, tensor, len(self.order), self.saved_bytes)
         self.order.append(weakref.ref(moved))
-        while len(self.leaving) > OUT:
-            oldest = self.leaving.pop(next(iter(self.leaving)))
-            torch.cuda.current_stream(oldest.tensor.device).wait_event(oldest.copied)
-            if oldest.is_changed() and oldest.moved() is not None:
-                oldest.moved().is_stale = True
+        self.saved_bytes += moved.bytes
+        moved.wait()
+        if moved.number < self.before.left:
+            moved.copy_out()
+        while self.waiting_bytes > self.most_bytes() and self.oldest < len(self.order) - LEAST:
+            oldest = self.order[self.oldest]()
+            self.oldest += 1
+            if oldest is not None and oldest.is_waiting:
+                oldest.leave()
         return moved
 
-    def fetch_before(self, at):
-        for number in range(at - 1, max(at - 1 - AHEAD, -1), -1):
-            earlier = self.order[number]()
-            if earlier is not None and number not in self.leaving and earlier.resident() is None:
-                earlier.ahead = earlier.fetch()
+    def end(self):
+        # The forward pass has ended.
+        if self.order:
+            self.before.bytes, self.before.left = max(self.before.bytes, self.saved_bytes), self.oldest
+
+    def fetch_ahead(self, used):
+        # As gradients take memory, less may wait: the sum stays that of the end of the forward pass.
+        if self.next is None:
+            self.grows = self.gradient_bytes()
+            self.next = len(self.order) - 1
+        elif used.turn == self.turn + 1:  # another backward pass over the same tensors
+            self.turn += 1
+            self.next = used.number - 1
+        used.turn = self.turn + 1
+        stays = self.most_bytes()
+        done = 1 - used.before_bytes / max(self.saved_bytes, 1)
+        most = min(stays, max(stays, self.grows) - self.grows * done)
+        while self.next >= 0:
+            earlier = self.order[self.next]()
+            if earlier is not None and earlier.turn <= self.turn and earlier.resident() is None:
+                if self.waiting >= LEAST and self.waiting_bytes + earlier.bytes > most:
+                    return
+                earlier.kept = earlier.fetch()
+                earlier.wait()
+            self.next -= 1
 
 
 class Moved:
-    # The bytes of a storage on the host, and the storage on the device while it is there again.
-    def __init__(self, lane, tensor, number):
+    # A storage that was saved: on the device, on the host, or both.
+    def __init__(self, lane, tensor, number, before_bytes):
         storage = tensor.untyped_storage()
-        self.lane, self.number, self.device = lane, number, storage.device
-        self.back = self.ahead = self.arrived = None
-        self.is_stale = False  # the program changed it while it left
-        bytes = torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage)
+        self.lane, self.number, self.before_bytes = lane, number, before_bytes
+        self.device, self.bytes = storage.device, storage.nbytes()
+        self.original, self.version = tensor.detach(), tensor._version  # detached, it shares the count of changes
+        self.kept = storage  # the storage on the device, while it is there for us
+        self.back = None  # a weak reference to it, once it was asked for
+        self.host = self.copied = self.arrived = None
+        self.has_left = self.is_stale = self.is_waiting = False
+        self.views = self.asked = 0  # the tensors saved in it, and how many of them were asked for
+        self.turn = 0
+
+    def __del__(self):
+        self.wait_no_more()
+        # Fetched, and never asked for: its memory may be used again only after the copy into it.
+        if self.kept is not None and self.arrived is not None:
+            self.computation.wait_event(self.arrived)
+        if self.host is not None and self.device.type == "cuda":
+            pinned[self.buffer.numel()].append((self.buffer, self.arrived or self.copied))
+
+    def wait(self):
+        self.is_waiting = True
+        self.lane.waiting += 1
+        self.lane.waiting_bytes += self.bytes
+
+    def wait_no_more(self):
+        if self.is_waiting:
+            self.is_waiting = False
+            self.lane.waiting -= 1
+            self.lane.waiting_bytes -= self.bytes
+
+    def copy_out(self):
+        # Queues the copy to the host, whose end is `copied`.
+        self.lane.copied_bytes += self.bytes
+        bytes = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self.kept)
         if self.device.type != "cuda":
             self.host = bytes.clone()
             return
-        self.host = torch.empty(bytes.shape, dtype=torch.uint8, pin_memory=True)
-        stream = beside(self.device)
+        self.buffer, free = pinned_buffer(self.bytes)
+        self.host = self.buffer[: self.bytes]
+        stream = beside(self.device, "out")
+        if free is not None:
+            stream.wait_event(free)
         with torch.cuda.stream(stream), context.unread():
             self.host.copy_(bytes, non_blocking=True)
-        lane.leaving[number] = Leaving(self, tensor, stream.record_event())
+        self.copied = stream.record_event()
 
-    def __del__(self):
-        # Fetched, and never asked for: its memory may be used again only after the copy into it.
-        if self.ahead is not None and self.arrived is not None:
-            self.computation.wait_event(self.arrived)
+    def leave(self):
+        if self.host is None:
+            self.copy_out()
+        if self.copied is not None:
+            torch.cuda.current_stream(self.device).wait_event(self.copied)
+        self.is_stale = self.is_changed()
+        self.has_left, self.kept, self.original = True, None, None
+        self.wait_no_more()
+
+    def is_changed(self):
+        return self.original is not None and self.original._version != self.version
 
     def storage(self):
-        leaving = self.lane.leaving.pop(self.number, None)
-        if leaving is not None:
-            self.is_stale |= leaving.is_changed()
-            self.ahead = leaving.tensor.untyped_storage()
-            self.back = StorageWeakRef(self.ahead)
-        if self.is_stale:
+        # On the device, for the one who asks.
+        if self.is_stale or self.is_changed():
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation while "
                 "offload moved it to the host"
             )
-        found = self.resident() or self.fetch()
-        self.ahead = None
-        if self.device.type == "cuda":
-            self.lane.fetch_before(self.number)
+        found = self.kept = self.resident() or self.fetch()
+        self.back = StorageWeakRef(found)
+        self.wait_no_more()
+        if self.asked == 0:
+            self.lane.fetch_ahead(self)
         if self.arrived is not None:
             torch.cuda.current_stream(self.device).wait_event(self.arrived)
+        self.asked += 1
+        if self.asked == self.views:
+            self.asked = 0
+            if self.has_left:
+                self.kept = None
         return found
 
     def resident(self):
-        if self.ahead is not None or self.back is None:
-            return self.ahead
+        if self.kept is not None or self.back is None:
+            return self.kept
         return torch.UntypedStorage._new_with_weak_ptr(self.back.cdata)
 
     def fetch(self):
@@ -113,10 +192,8 @@ class Moved:
         else:
             self.computation = torch.cuda.current_stream(self.device)
             found = torch.empty(self.host.shape, dtype=torch.uint8, device=self.device)
-            stream = beside(self.device)
+            stream = beside(self.device, "back")
             with torch.cuda.stream(stream):
                 found.copy_(self.host, non_blocking=True)
             self.arrived = stream.record_event()
-        found = found.untyped_storage()
-        self.back = StorageWeakRef(found)
-        return found
+        return found.untyped_storage()

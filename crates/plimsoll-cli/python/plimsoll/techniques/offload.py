@@ -1,22 +1,26 @@
 # Moves large tensors that the backward pass needs to pinned host memory, and brings them back there. The same numbers.
 #
 # What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay. On a GPU
-# the copies have a stream of their own, beside the computation (`lane.py`).
+# the copies have streams of their own, beside the computation (`lane.py`). The value is the percentage of the bytes that leaves.
+
+import weakref
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import context, lane, observers
 
-LEAST_BYTES = 16 << 20
+PERCENT = 95  # what stays gives the copies time: a few tensors, for which the computation need not wait
+LEAST_BYTES = 4 << 20  # smaller storages stay: starting a copy takes as long as the copy
 LEAST_SHARE = 8  # a view of less than one eighth of its storage stays
 
 
 class View:
-    # A saved tensor: its place in a storage that was moved.
+    # A saved tensor: its place in a storage that may leave.
     def __init__(self, moved, tensor):
         self.moved, self.dtype = moved, tensor.dtype
         self.place = (tensor.storage_offset(), tensor.shape, tensor.stride())
+        moved.views += 1
 
     def tensor(self):
         return torch.empty(0, dtype=self.dtype, device=self.moved.device).set_(self.moved.storage(), *self.place)
@@ -25,15 +29,22 @@ class View:
 class Offload:
     name = "offload"
 
-    def __init__(self, value):
-        self.least_bytes = LEAST_BYTES if value is None else value
-        self.count = self.bytes = self.calls = self.steps = 0
+    def __init__(self, value, least_bytes=None):
+        self.percent = PERCENT if value is None else value
+        self.least_bytes = least_bytes  # None: `LEAST_BYTES` on a GPU, everything elsewhere, where it costs little
+        self.before = weakref.WeakKeyDictionary()  # by model
+        self.count = self.bytes = self.calls = 0
+        self.clock = None  # the optimizer that steps first: its steps are the program's
+        self.until_step = self.of_step = 0  # bytes copied until its last step, and between its last two
 
     def begin(self):
         observers.listeners["stepped"].append(self.stepped)
 
     def stepped(self, optimizer):
-        self.steps += 1
+        if self.clock is None:
+            self.clock = weakref.ref(optimizer)
+        if self.clock() is optimizer:
+            self.until_step, self.of_step = self.bytes, self.bytes - self.until_step
 
     def first(self, root):
         why = context.wrapped_class(root)
@@ -45,7 +56,9 @@ class Offload:
     def around(self, root, following, args, kwargs):
         self.calls += 1
         parameters = {it.untyped_storage()._cdata for it in root.parameters() if not torch.nn.parameter.is_lazy(it)}
-        copies = lane.Lane()
+        least = self.least_bytes
+        missing = lambda root=weakref.ref(root): missing_gradients(root())
+        copies = lane.Lane(1 - self.percent / 100, self.before.setdefault(root, lane.Before()), missing)
         found = {}  # by storage and version; the weak reference keeps its address from being used again
 
         def pack(tensor):
@@ -53,27 +66,39 @@ class Offload:
                 return tensor
             storage = tensor.untyped_storage()
             bytes = storage.nbytes()
-            is_small = bytes < self.least_bytes or not bytes or tensor.nbytes * LEAST_SHARE < bytes
-            if is_small or storage._cdata in parameters:
+            if bytes < (least if least is not None else LEAST_BYTES if tensor.is_cuda else 1) or not bytes:
+                return tensor
+            if tensor.nbytes * LEAST_SHARE < bytes or storage._cdata in parameters:
                 return tensor
             key = (storage._cdata, tensor._version)
             if key not in found:
-                found[key] = StorageWeakRef(storage), copies.move(tensor)
-                self.count += 1
-                self.bytes += bytes
+                found[key] = StorageWeakRef(storage), copies.add(tensor)
             return View(found[key][1], tensor)
 
         def unpack(saved):
             return saved.tensor() if isinstance(saved, View) else saved
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
-            return following(*args, **kwargs)
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+                result = following(*args, **kwargs)
+        finally:
+            found.clear()  # The graph keeps `pack`, which is not to keep what the backward pass has freed.
+        copies.end()
+        self.count += copies.oldest
+        self.bytes += copies.copied_bytes
+        return result
 
     def report(self):
         if not self.count:
-            mib = self.least_bytes >> 20
-            return dict(applied=False, detail=f"no saved tensor has {mib} MiB or more", lines=[], bytes=0)
-        size = "" if self.least_bytes == LEAST_BYTES else f", {self.least_bytes}"
-        lines = [context.IMPORT, f"plimsoll.offload(model{size})"]
+            detail = f"at most {lane.LEAST} saved tensors have {LEAST_BYTES >> 20} MiB or more"
+            return dict(applied=False, detail=detail, lines=[], bytes=0)
+        percent = "" if self.percent == PERCENT else f", percent={self.percent}"
+        lines = [context.IMPORT, f"plimsoll.offload(model{percent})"]
         # A step may have several calls, whose gradients accumulate.
-        return dict(applied=True, detail="", lines=lines, bytes=self.bytes // (self.steps or self.calls))
+        return dict(applied=True, detail="", lines=lines, bytes=self.of_step or self.bytes // self.calls)
+
+
+def missing_gradients(root):
+    # The bytes of the gradients that a backward pass through this model allocates.
+    parameters = root.parameters() if root is not None else ()
+    return sum(it.nbytes for it in parameters if it.requires_grad and it.grad is None)
