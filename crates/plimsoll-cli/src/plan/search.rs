@@ -133,8 +133,9 @@ impl Search<'_, '_> {
         let gradients = if useful.contains(&"step-in-backward") { "step-in-backward" } else { "free-grads" };
         let free = keep(&["expandable", "free-grads"]);
         self.level(&free, has_checkpoint, false, false)?;
-        let is_checkpointed = self.chosen().is_some_and(|it| it.has_room() && it.set.has("checkpoint"));
-        if self.wish.goal == Goal::Fit && has_offload && is_checkpointed {
+        let takes_time = |it: &Candidate| it.set.has("checkpoint") || it.set.has("offload");
+        let has_price = self.chosen().is_some_and(|it| it.has_room() && takes_time(it));
+        if self.wish.goal == Goal::Fit && has_offload && has_price {
             // Copies may take less time than computing again.
             self.least_offload(&free)?;
         }
