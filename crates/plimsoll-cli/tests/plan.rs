@@ -114,13 +114,12 @@ fn a_set_that_fits_is_found_where_the_program_alone_does_not_fit() {
         (chosen.contains("checkpoint") || chosen.contains("offload")) && !chosen.contains("step-in-backward"),
         "{plan}"
     );
-    // Of the tensors on the host no more than is needed, and nothing that fits is faster by the estimate.
+    // Nothing that fits is faster by the estimate.
     let step_s = |row: &Value| row["estimated_step_seconds"].as_f64().expect("seconds");
     let rows = plan["tried"].as_array().expect("rows");
     let own = rows.iter().find(|row| row["set"] == chosen).map(step_s).expect("the chosen row");
     let has_room = |row: &&Value| row["fits"] == true && row["tight"] == false && row["effective"] == true;
     assert!(rows.iter().filter(has_room).all(|row| own <= step_s(row) * 1.01), "{plan}");
-    assert!(rows.iter().any(|row| row["set"].as_str().is_some_and(|it| it.contains("offload="))), "{plan}");
     assert!(plan["command"].as_str().is_some_and(|it| it.starts_with("plimsoll run --with ")), "{plan}");
     // Cached memory that is given back decides some rows: they run under the GPU's limit, and end.
     assert!(
@@ -129,6 +128,18 @@ fn a_set_that_fits_is_found_where_the_program_alone_does_not_fit() {
             .is_some_and(|rows| rows.iter().all(|row| row["set"] != "offload" || row["fits"].is_boolean())),
         "{plan}"
     );
+}
+
+#[test]
+fn no_more_tensors_are_moved_to_the_host_than_is_needed() {
+    let Some(torch) = Torch::new("plan-part", BLOCKS) else { return };
+    let plan = planned(&torch, &["--gpu=550MiB", "--numbers=identical"], &[], 0);
+    let rows = plan["tried"].as_array().expect("rows");
+    let bytes = |row: &Value| row["pcie_bytes"].as_u64().expect("bytes");
+    let all = rows.iter().find(|row| row["set"] == "offload").map(bytes).expect("a row");
+    let part = |row: &&Value| row["set"].as_str().is_some_and(|it| it.contains("offload="));
+    let fewest = rows.iter().filter(part).filter(|row| row["fits"] == true).map(bytes).min();
+    assert!(fewest.is_some_and(|it| it < all * 3 / 4), "{plan}");
 }
 
 #[test]
