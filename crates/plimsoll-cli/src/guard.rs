@@ -65,7 +65,7 @@ impl Drop for Guard {
 pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     let mut arguments = arguments.skip(1);
     arguments.next().filter(|verb| verb == VERB)?;
-    let mark = arguments.next().filter(|mark| !mark.is_empty())?;
+    let mark = arguments.next().filter(|mark| is_ours(mark))?;
     // The other end is never written to.
     let _ = io::stdin().lock().read(&mut [0]);
     end(&mark);
@@ -73,6 +73,11 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
         let _absent = fs::remove_dir_all(&mark);
     }
     Some(Exit::Done)
+}
+
+/// Whether this is a mark of this program's: nobody else's processes and folders may be ended by typing the verb.
+fn is_ours(mark: &OsStr) -> bool {
+    Path::new(mark).file_name().is_some_and(|name| name.as_bytes().starts_with(b"plimsoll-"))
 }
 
 /// Kills all processes with this mark, including those that they start meanwhile.
@@ -100,4 +105,17 @@ fn marked(mark: &OsStr) -> Vec<Pid> {
         environment.windows(mark.len()).any(|part| part == mark.as_bytes())
     };
     numbers.filter(has_mark).filter_map(Pid::from_raw).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_marks_of_this_program_are_taken() {
+        let taken = ["/tmp/plimsoll-predict-x", "plimsoll-ranks-1-2."];
+        assert!(taken.iter().all(|mark| is_ours(mark.as_ref())));
+        let refused = ["", "/", "/home", "/home/plimsoll", "PATH"];
+        assert!(!refused.iter().any(|mark| is_ours(mark.as_ref())));
+    }
 }
