@@ -214,7 +214,7 @@ fn a_device_older_than_the_kernels_is_refused_with_what_it_is() {
 fn a_compiler_older_than_the_device_is_named_with_what_to_install() {
     let compiled = compile(&Search::from_env(), "test", "", "sm_990");
     if let Err(CudaError::Missing { .. }) = compiled {
-        eprintln!("skipped: no NVRTC");
+        skipped("no NVRTC");
         return;
     }
     let error = compiled.expect_err("no such architecture").to_string();
