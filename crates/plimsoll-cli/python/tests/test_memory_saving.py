@@ -184,7 +184,8 @@ def test_other_models_of_the_class_stay_as_they_are(fresh):
 
 def test_a_technique_is_taken_away_again(fresh):
     model, calls = Model(), []
-    model.embedding.register_forward_hook(lambda *_: calls.append(1))
+    forward = model.embedding.forward
+    model.embedding.forward = lambda index: calls.append(1) or forward(index)
     index = torch.zeros(8, 4, dtype=torch.long)
     with plimsoll.split(model, 4):
         model(index, index)
