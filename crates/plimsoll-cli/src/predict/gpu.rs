@@ -208,7 +208,8 @@ mod tests {
     fn a_size_alone_gets_the_compute_capability_of_the_listed_gpu_of_nearest_size() {
         for (size, capability, from) in [
             ("24GiB", "8.6", "RTX-3090"),
-            ("80GB", "9.0", "H100"),
+            ("80GB", "8.0", "A100-80GB"),
+            ("80GiB", "9.0", "H100"),
             ("8GiB", "8.9", "L4"),
             ("1TiB", "10.0", "GB200"),
         ] {
