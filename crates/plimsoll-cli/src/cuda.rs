@@ -1,6 +1,6 @@
 //! `plimsoll doctor cuda[:N]`: what is there of an NVIDIA GPU and its libraries, and whether its operators compute right.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use plimsoll::suite::{Case, Comparison, compare_cases};
 use plimsoll::{Bytes, CudaReport, Device, OPERATORS, allow_tf32_in_convolutions, cuda_report};
@@ -17,6 +17,11 @@ pub(crate) fn ordinal(text: &str) -> Result<u32, String> {
         None => None,
     };
     number.ok_or_else(|| format!("`{text}`: a GPU is `cuda`, or `cuda:N` with its number from 0"))
+}
+
+/// What it means that cuDNN is not there, after the reason.
+pub(crate) fn without_dnn(why: &impl Display) -> String {
+    format!("{why}; convolutions run by plain kernels, which are slow")
 }
 
 /// Runs every case of the operator suite on a device and on the host.
@@ -64,7 +69,7 @@ fn in_words(report: &CudaReport, test: Option<&Comparison>) -> String {
         "cuDNN",
         match &libraries.dnn {
             Ok((version, path)) => format!("{version}, {path}"),
-            Err(error) => format!("{error}; convolutions run by plain kernels, which are slow"),
+            Err(error) => without_dnn(error),
         },
     );
     match test {

@@ -11,7 +11,7 @@ mod program;
 
 use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -175,4 +175,52 @@ fn a_kill_in_captured_steps_leaves_a_save_that_is_whole() {
         assert_eq!(output.status.code(), Some(130), "{job:?}: {}", stderr(&output));
         assert!(json(&output)["steps"].as_u64() > Some(7), "{job:?}");
     }
+}
+
+/// The folder of NVRTC that a Python on the PATH brings.
+fn folder_of_nvrtc() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let environments = std::env::split_paths(&path).filter(|bin| bin.join("python3").exists());
+    let listed = |folder: &Path| {
+        let entries = std::fs::read_dir(folder).into_iter().flatten();
+        entries.filter_map(|entry| Some(entry.ok()?.path())).collect::<Vec<_>>()
+    };
+    environments
+        .flat_map(|bin| listed(&bin.join("../lib")))
+        .flat_map(|python| listed(&python.join("site-packages/nvidia")))
+        .map(|package| package.join("lib"))
+        .find(|libraries| {
+            let names = listed(libraries);
+            names.iter().any(|name| name.to_string_lossy().contains("libnvrtc.so"))
+        })
+}
+
+#[test]
+fn training_without_cudnn_says_once_that_convolutions_are_slow() {
+    let folder = Folder::new("train-cuda-plain");
+    let Some(nvrtc) = folder_of_nvrtc() else { return skipped("no Python on the PATH brings NVRTC") };
+    let Some(mut command) = on_standin(&folder) else { return };
+    std::fs::remove_file(folder.0.join("libcudnn.so.9")).expect("a link");
+    // A Python that brings NVRTC alone.
+    let packages = folder.0.join("env/lib/python3.12/site-packages/nvidia/cuda_nvrtc");
+    std::fs::create_dir_all(&packages).expect("folders");
+    std::fs::create_dir_all(folder.0.join("env/bin")).expect("folders");
+    std::fs::write(folder.0.join("env/bin/python3"), "").expect("a file");
+    std::os::unix::fs::symlink(nvrtc, packages.join("lib")).expect("a link");
+    for name in ["VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "CUDA_PATH"] {
+        command.env_remove(name);
+    }
+    command.env("PATH", folder.0.join("env/bin")).arg("train").args(image_job(&folder));
+    let output = command
+        .args(["--device", "cuda", "--no-live", "--dtype", "bfloat16", "--epochs", "2"])
+        .output()
+        .expect("it runs");
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    let lines: Vec<&str> = said.lines().filter(|line| line.contains("which are slow")).collect();
+    assert_eq!(lines.len(), 1, "{said}");
+    assert!(
+        lines[0].contains("libcudnn.so.9") && lines[0].contains("pip install nvidia-cudnn-cu1"),
+        "{said}"
+    );
 }

@@ -179,6 +179,11 @@ impl Gpu {
         Libraries { driver: self.driver.path(), nvrtc, blas, dnn }
     }
 
+    /// Why cuDNN could not be opened when a convolution wanted it; `None` while none has, or if it is there.
+    pub fn missing_dnn(&self) -> Option<&CudaError> {
+        self.dnn.get().and_then(|dnn| dnn.as_ref().err())
+    }
+
     /// Launches, products and fills so far.
     pub fn launches(&self) -> u64 {
         self.launches.load(Ordering::Relaxed)

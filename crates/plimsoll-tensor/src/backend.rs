@@ -60,6 +60,11 @@ pub(crate) trait Backend: Send + Sync {
     /// `has_values`.
     fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()>;
 
+    /// What was looked for and is not there, so that slower kernels take its place.
+    fn missing_library(&self) -> Option<String> {
+        None
+    }
+
     /// Bytes of the device that its libraries work in, outside of the allocator.
     fn workspace_bytes(&self) -> u64 {
         0

@@ -425,6 +425,21 @@ impl Device {
         self.0.backend.workspace_bytes()
     }
 
+    /// Why a library could not be opened that work so far wanted, with what to install: cuDNN's absence, once a GPU has computed
+    /// a convolution without it, by slower kernels. `None` where nothing was missed.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let (images, filters) = (Tensor::ones(&[1, 3, 8, 8], &device)?, Tensor::ones(&[4, 3, 3, 3], &device)?);
+    /// images.conv2d(&filters, None, Default::default())?;
+    /// assert_eq!(device.missing_library(), None); // the host needs no library
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    pub fn missing_library(&self) -> Option<String> {
+        self.0.backend.missing_library()
+    }
+
     /// Host bytes of this device's segments that are resident now; `None` where they are not host memory
     /// or the system does not say. Segments are given pages when first touched, so this can be less than
     /// [`Device::memory_reserved`].

@@ -1,6 +1,6 @@
 //! Operators on an NVIDIA GPU beside the host's, values and derivatives in four types. `cargo run --example check_operators -- cuda:0
 //! row_norm layer_norm`; without names all of them, as `plimsoll doctor cuda` does, and attention of the sizes that a GPU's kernels by tiles
-//! take (`attention_by_tiles`), and functions of whole numbers (`whole_numbers`).
+//! take (`attention_by_tiles_64`, `_128` and `_80`, for rows of as many elements), and functions of whole numbers (`whole_numbers`).
 
 #![allow(clippy::print_stdout, reason = "an example")]
 
@@ -47,25 +47,20 @@ fn apart(queries: usize, keys: usize, (heads, kv_heads): (usize, usize), dim: us
     })
 }
 
-/// Sizes around the edges of tiles: odd lengths, grouped heads, rows of 64 and 128 elements, and of 80, which other kernels take.
-fn attention_by_tiles() -> Vec<Case> {
-    let widths = [64, 128, 80].into_iter();
-    widths
-        .flat_map(|dim| {
-            [
-                packed(197, (3, 3), dim, false),
-                packed(77, (4, 2), dim, true),
-                packed(64, (2, 1), dim, true),
-                packed(300, (4, 1), dim, true),
-                packed(1, (2, 2), dim, true),
-                projected(197, (2, 2), dim, false),
-                projected(130, (4, 2), dim, true),
-                apart(100, 333, (2, 2), dim, false),
-                apart(333, 100, (4, 2), dim, true),
-                apart(70, 333, (2, 1), dim, true),
-            ]
-        })
-        .collect()
+/// Sizes around the edges of tiles: odd lengths, grouped heads.
+fn attention_by_tiles(dim: usize) -> Vec<Case> {
+    vec![
+        packed(197, (3, 3), dim, false),
+        packed(77, (4, 2), dim, true),
+        packed(64, (2, 1), dim, true),
+        packed(300, (4, 1), dim, true),
+        packed(1, (2, 2), dim, true),
+        projected(197, (2, 2), dim, false),
+        projected(130, (4, 2), dim, true),
+        apart(100, 333, (2, 2), dim, false),
+        apart(333, 100, (4, 2), dim, true),
+        apart(70, 333, (2, 1), dim, true),
+    ]
 }
 
 /// What whole numbers from -4 to 4 have of the functions of numbers, as factors.
@@ -104,7 +99,13 @@ fn main() -> Result<(), Failure> {
         (1..).map(|i| arguments.get(i, "")).take_while(|name| !name.is_empty()).collect();
     let operators = OPERATORS.iter().map(|&(name, cases)| (name, cases()));
     let cases: Vec<Case> = operators
-        .chain([("attention_by_tiles", attention_by_tiles()), ("whole_numbers", whole_numbers())])
+        .chain([
+            ("attention_by_tiles_64", attention_by_tiles(64)),
+            ("attention_by_tiles_128", attention_by_tiles(128)),
+            // Other kernels take these.
+            ("attention_by_tiles_80", attention_by_tiles(80)),
+            ("whole_numbers", whole_numbers()),
+        ])
         .filter(|(name, _)| names.is_empty() || names.iter().any(|n| n == name))
         .flat_map(|(_, cases)| cases)
         .collect();

@@ -15,6 +15,7 @@ use super::saves::{Saved, Saves};
 use super::stop::Stop;
 use super::task::Network;
 use super::watch::Watch;
+use crate::cuda::without_dnn;
 
 // Note [Repeating epochs]
 // Every epoch makes the same requests. On the simulated device nothing else happens, so once an epoch ends
@@ -238,8 +239,12 @@ impl<'a> Run<'a> {
                 + f64::from(loss.unwrap_or(0.0)) * batch.samples as f64;
             self.progress.loss_sum_bits = sum.to_bits();
             self.progress.samples += batch.samples as u64;
+            let is_first = self.trained.samples == 0;
             self.trained.samples += batch.samples as u64;
             watch.step(self.place(), batch.samples, loss, self.device);
+            if let (true, Some(why)) = (is_first, self.device.missing_library()) {
+                watch.note(&without_dnn(&why));
+            }
             training.recycle(batch);
             self.progress.loader = Some(epoch.state());
             if self.saves.as_ref().is_some_and(|saves| saves.is_due(self.progress.step)) {

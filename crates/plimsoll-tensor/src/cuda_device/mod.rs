@@ -169,6 +169,10 @@ impl Backend for Cuda {
         self.done(self.gpu.copy(from.first_address(), to.first_address(), bytes, on), "copy")
     }
 
+    fn missing_library(&self) -> Option<String> {
+        self.gpu.missing_dnn().map(ToString::to_string)
+    }
+
     fn workspace_bytes(&self) -> u64 {
         self.gpu.workspaces_bytes()
     }
