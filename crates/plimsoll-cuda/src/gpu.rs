@@ -3,25 +3,24 @@
 //! Note [Threads and the context]. Any thread may call, so each method makes the device's context the thread's first, which
 //! costs some tens of ns. Work is only queued; [`Gpu::wait_all`] and events wait.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_alloc::{EventId, StreamId};
-use smallvec::SmallVec;
 
 use crate::blas::Blas;
-use crate::cubin::Cubins;
 use crate::dnn::Dnn;
 use crate::driver::{Driver, Handle};
 use crate::error::{CudaError, Result};
 use crate::faults::{Fault, Faults};
 use crate::graph::Functions;
+use crate::kernels::Kernels;
 use crate::nvrtc::Nvrtc;
 use crate::pinned::Staging;
 use crate::search::Search;
-use crate::step::{ConvolutionStep, Launch, Product, Source, Step};
+use crate::step::{ConvolutionStep, Launch, Product, Step};
 use crate::streams::{Streams, handle, lock};
 
 /// What a device says of itself.
@@ -54,29 +53,6 @@ pub struct Libraries {
     pub dnn: Result<(String, String)>,
 }
 
-/// A kernel that is loaded.
-#[derive(Clone, Copy)]
-struct Function {
-    handle: Handle,
-    /// Dynamic shared memory that it was allowed.
-    shared_bytes: u32,
-}
-
-/// Kernels that are loaded, by the hashes of their sources; where two share a hash, the sources decide.
-#[derive(Default)]
-struct Kernels(HashMap<u64, SmallVec<[(Source, Function); 1]>>);
-
-impl Kernels {
-    fn get(&mut self, source: &Source) -> Option<&mut Function> {
-        let known = self.0.get_mut(&source.hash())?;
-        known.iter_mut().find(|(known, _)| known.is(source)).map(|(_, function)| function)
-    }
-
-    fn insert(&mut self, source: &Source, function: Function) {
-        self.0.entry(source.hash()).or_default().push((source.clone(), function));
-    }
-}
-
 /// A device.
 pub struct Gpu {
     driver: Driver,
@@ -87,8 +63,7 @@ pub struct Gpu {
     streams: Streams,
     staging: Staging,
     faults: Mutex<Option<Faults>>,
-    kernels: Mutex<Kernels>,
-    cubins: Cubins,
+    kernels: Kernels,
     nvrtc: OnceLock<Result<Nvrtc>>,
     blas: OnceLock<Result<Mutex<Blas>>>,
     dnn: OnceLock<Result<Mutex<Dnn>>>,
@@ -104,9 +79,6 @@ const ATTRIBUTES: [c_int; 3] = [16, 75, 76];
 
 /// The compute capability that kernels are written for, at least.
 const OLDEST_CAPABILITY: (i32, i32) = (7, 5);
-
-/// Dynamic shared memory that every kernel has without asking.
-const SHARED_BYTES: u32 = 48 << 10;
 
 impl Gpu {
     /// Opens a device. `workspace_bytes` of its memory go to cuBLASLt on each stream that products run on.
@@ -139,8 +111,7 @@ impl Gpu {
             streams: Streams::default(),
             staging: Staging::default(),
             faults: Mutex::default(),
-            kernels: Mutex::default(),
-            cubins: Cubins::from_env(),
+            kernels: Kernels::from_env(),
             nvrtc: OnceLock::new(),
             blas: OnceLock::new(),
             dnn: OnceLock::new(),
@@ -256,48 +227,13 @@ impl Gpu {
 
     /// A launch with the place where its kernel writes errors, and its kernel.
     pub(crate) fn ready(&self, launch: &mut Launch, id: u64) -> Result<Handle> {
-        let function = self.function(launch)?;
+        let kernel = self.kernels.get(launch, &self.driver, self.facts.capability, || self.nvrtc())?;
         if launch.args.fault_kind().is_some()
             && let Some(faults) = &*lock(&self.faults)
         {
             launch.args.set_fault(faults.words(id));
         }
-        Ok(function.handle)
-    }
-
-    /// The kernel of a launch, compiled and loaded when it is first asked for. The lock is not held while it compiles, so that
-    /// several threads do so at once.
-    fn function(&self, launch: &Launch) -> Result<Function> {
-        if let Some(function) = lock(&self.kernels).get(&launch.source) {
-            if launch.shared_bytes > function.shared_bytes {
-                self.driver.allow_shared(function.handle, launch.shared_bytes)?;
-                function.shared_bytes = launch.shared_bytes;
-            }
-            return Ok(*function);
-        }
-        let handle = self.driver.load(&self.compiled(launch)?, c"kernel")?;
-        if launch.shared_bytes > SHARED_BYTES {
-            self.driver.allow_shared(handle, launch.shared_bytes)?;
-        }
-        let function = Function { handle, shared_bytes: launch.shared_bytes.max(SHARED_BYTES) };
-        lock(&self.kernels).insert(&launch.source, function);
-        Ok(function)
-    }
-
-    fn compiled(&self, launch: &Launch) -> Result<Vec<u8>> {
-        let text = launch.source.full_text();
-        let (major, minor) = self.facts.capability;
-        let specific = if launch.source.is_arch_specific { "a" } else { "" };
-        let arch = format!("sm_{major}{minor}{specific}");
-        let nvrtc = self.nvrtc()?;
-        let (nvrtc_major, nvrtc_minor) = nvrtc.version();
-        let compiled_for = format!("{arch}-{nvrtc_major}.{nvrtc_minor}");
-        if let Some(code) = self.cubins.get(&text, &compiled_for) {
-            return Ok(code);
-        }
-        let code = nvrtc.compile(launch.source.name, &text, &arch)?;
-        self.cubins.put(&text, &compiled_for, &code);
-        Ok(code)
+        Ok(kernel)
     }
 
     fn product(&self, product: &Product, on: StreamId, stream: Handle) -> Result<()> {

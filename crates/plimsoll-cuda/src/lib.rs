@@ -14,6 +14,7 @@
 //! | `algorithm.rs`, `blas.rs` | which of cuBLASLt's algorithms a product takes; cuBLASLt: products |
 //! | `dnn/` | cuDNN's graph API: convolutions, their plans by shape |
 //! | `streams.rs` | streams and events |
+//! | `kernels.rs` | kernels that are loaded |
 //! | `pinned.rs`, `faults.rs` | host memory that the device sees: for copies, and for errors that kernels find |
 //! | `gpu.rs` | [`Gpu`]: a device with all of the above |
 //! | `graph.rs` | captured work: [`CapturedGraph`] |
@@ -35,6 +36,7 @@ mod faults;
 mod gpu;
 #[allow(unsafe_code)]
 mod graph;
+mod kernels;
 #[allow(unsafe_code)]
 mod library;
 mod memory;
