@@ -6,7 +6,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `gpu.rs` | [`Gpu`], its [`Bandwidth`] and [`FlopRates`] |
-//! | `lookup.rs` | [`named`], [`of_capability`], [`nearest`], and [`UnknownGpu`] |
+//! | `lookup.rs` | [`named`], [`of_capability`], [`nearest`], [`nearest_of`], and [`UnknownGpu`] |
 //! | `vendor.rs` | GPUs of other vendors, for the error message |
 //! | `table.rs`, `table/` | the rows, one file per generation |
 //!
@@ -20,5 +20,5 @@ mod table;
 mod vendor;
 
 pub use gpu::{Bandwidth, FlopRates, Gpu};
-pub use lookup::{UnknownGpu, named, nearest, of_capability};
+pub use lookup::{UnknownGpu, named, nearest, nearest_of, of_capability};
 pub use table::GPUS;

@@ -1,4 +1,4 @@
-//! Look-ups in the table: [`named`] by name, [`of_capability`] by compute capability, [`nearest`] by memory.
+//! Look-ups in the table: [`named`] by name, [`of_capability`] by compute capability, [`nearest`] by memory, [`nearest_of`] by both.
 
 use std::error::Error;
 use std::fmt;
@@ -89,9 +89,25 @@ fn plain(name: &str) -> String {
 /// assert_eq!(plimsoll_gpu::of_capability((5, 2)), None);
 /// ```
 pub fn of_capability(capability: (i32, i32)) -> Option<&'static Gpu> {
-    let lower = GPUS.iter().filter(|gpu| gpu.capability <= capability);
-    let highest = lower.clone().map(|gpu| gpu.capability).max()?;
-    lower.clone().find(|gpu| gpu.capability == highest)
+    all_of(capability).next()
+}
+
+/// The GPU with memory nearest to this many bytes, of those that have this compute capability; if there is none, of those with
+/// the next lower capability in the table. On a tie, the first.
+///
+/// ```
+/// assert_eq!(plimsoll_gpu::nearest_of(5 << 30, (9, 0)).map(|gpu| gpu.name), Some("H100"));
+/// assert_eq!(plimsoll_gpu::nearest_of(140 << 30, (9, 0)).map(|gpu| gpu.name), Some("H200"));
+/// assert_eq!(plimsoll_gpu::nearest_of(5 << 30, (5, 2)), None);
+/// ```
+pub fn nearest_of(memory_bytes: u64, capability: (i32, i32)) -> Option<&'static Gpu> {
+    all_of(capability).min_by_key(|gpu| gpu.memory_bytes.abs_diff(memory_bytes))
+}
+
+/// All of a compute capability, or of the next lower one in the table.
+fn all_of(capability: (i32, i32)) -> impl Iterator<Item = &'static Gpu> {
+    let highest = GPUS.iter().map(|gpu| gpu.capability).filter(|&it| it <= capability).max();
+    GPUS.iter().filter(move |gpu| Some(gpu.capability) == highest)
 }
 
 /// The GPU with memory nearest to this many bytes, of those with at least this compute capability; on a tie, the first.

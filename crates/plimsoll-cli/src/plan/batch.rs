@@ -2,8 +2,6 @@
 
 use std::ffi::OsString;
 
-use plimsoll_gpu::Gpu;
-
 use super::search::{Goal, Wish};
 use super::{Plan, PlanArgs, program, search};
 use crate::exit::{Exit, Failure};
@@ -90,14 +88,8 @@ fn with_batch(command: &[OsString], batch: u64) -> Vec<OsString> {
 }
 
 /// Plans for this batch, then searches for the largest one as the program is and with the chosen set.
-pub(super) fn plan_for(
-    args: &PlanArgs,
-    batch: u64,
-    target: &Target,
-    gpu: &'static Gpu,
-    wish: Wish,
-) -> Result<Plan, Failure> {
-    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, gpu, wish, args.within)?;
+pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish) -> Result<Plan, Failure> {
+    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, wish, args.within)?;
     (plan.batch, plan.table_batch) = (Some(batch), Some(batch));
     let Some(base) = plan.candidates.first().filter(|it| it.trial.end == End::Ran) else { return Ok(plan) };
     if wish.goal != Goal::Fit || plan.is_interrupted {
@@ -116,18 +108,12 @@ pub(super) fn plan_for(
 }
 
 /// Searches for the largest batch as the program is, and with the techniques that use the least memory near that batch.
-pub(super) fn plan(
-    args: &PlanArgs,
-    range: (u64, u64),
-    target: &Target,
-    gpu: &'static Gpu,
-    wish: Wish,
-) -> Result<Plan, Failure> {
+pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wish) -> Result<Plan, Failure> {
     let (from, to) = range;
     let found = find(args, target, &Set::default(), range)?;
     let as_it_is = found.batch;
     if found.is_interrupted {
-        return Ok(Plan::interrupted(args, target, gpu, found));
+        return Ok(Plan::interrupted(args, target, found));
     }
     // What uses the least memory is seen where the batch is a large part of it.
     let (batch, wish) = match as_it_is {
@@ -135,7 +121,7 @@ pub(super) fn plan(
         Some(batch) => (batch.saturating_mul(2).clamp(from, to), wish),
         None => (from, wish),
     };
-    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, gpu, wish, args.within)?;
+    let mut plan = search(&program(args, with_batch(&args.command, batch)), target, wish, args.within)?;
     plan.goal = Goal::Batch;
     plan.largest.push(found);
     (plan.batch, plan.table_batch) = (as_it_is, Some(batch));
@@ -173,10 +159,9 @@ impl Plan {
     }
 
     /// The user ended the search before a set was tried.
-    fn interrupted(args: &PlanArgs, target: &Target, gpu: &'static Gpu, found: Largest) -> Plan {
+    fn interrupted(args: &PlanArgs, target: &Target, found: Largest) -> Plan {
         Plan {
             target: target.clone(),
-            gpu,
             goal: Goal::Batch,
             candidates: Vec::new(),
             chosen: None,

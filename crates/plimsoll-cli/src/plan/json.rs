@@ -12,7 +12,7 @@ pub(super) fn render(plan: &Plan) -> String {
     let value = json!({
         "schema": "plimsoll.plan/1",
         "gpu": { "name": plan.target.name, "total_bytes": plan.target.total_bytes,
-            "context_bytes": plan.target.context_bytes, "timed_as": plan.gpu.name },
+            "context_bytes": plan.target.context_bytes, "timed_as": plan.target.listed.name },
         "summary": text::verdict(plan),
         "exit": plan.exit() as u8,
         "complete": !plan.is_interrupted && !plan.is_late,

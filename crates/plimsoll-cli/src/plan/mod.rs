@@ -23,7 +23,6 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use plimsoll_gpu::Gpu;
 
 use self::batch::{Batches, Largest};
 use self::candidate::Candidate;
@@ -114,8 +113,6 @@ Examples:
 /// The result of a search.
 struct Plan {
     target: Target,
-    /// The GPU whose datasheet the times are from.
-    gpu: &'static Gpu,
     goal: Goal,
     candidates: Vec<Candidate>,
     /// The chosen one, by its place.
@@ -142,7 +139,6 @@ struct Plan {
 pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
     let program = program(args, args.command.clone());
     let target = program.target()?;
-    let gpu = gpu(args, &target)?;
     let numbers = match args.numbers {
         Allowed::Identical => Numbers::Identical,
         Allowed::Rounding => Numbers::Rounding,
@@ -151,14 +147,14 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
     let mut plan = match batch::wanted(args)? {
         None => {
             let goal = args.goal.unwrap_or(Goal::Fit);
-            search(&program, &target, gpu, Wish { goal, numbers }, args.within)?
+            search(&program, &target, Wish { goal, numbers }, args.within)?
         }
         Some(Batches::One(batch)) => {
             let goal = args.goal.unwrap_or(Goal::Fit);
-            batch::plan_for(args, batch, &target, gpu, Wish { goal, numbers })?
+            batch::plan_for(args, batch, &target, Wish { goal, numbers })?
         }
         Some(Batches::Range(from, to)) => {
-            batch::plan(args, (from, to), &target, gpu, Wish { goal: Goal::Batch, numbers })?
+            batch::plan(args, (from, to), &target, Wish { goal: Goal::Batch, numbers })?
         }
     };
     plan.words.clone_from(&args.command);
@@ -181,29 +177,14 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
     }
 }
 
-/// The GPU whose datasheet is used: the named one, or the listed one nearest in size.
-fn gpu(args: &PlanArgs, target: &Target) -> Result<&'static Gpu, Failure> {
-    let listed = plimsoll_gpu::named(&args.gpu).ok();
-    listed
-        .or_else(|| plimsoll_gpu::nearest(target.total_bytes, (8, 0)))
-        .ok_or_else(|| Failure::new(Exit::Usage, format!("--gpu {}: no GPU is listed", args.gpu)))
-}
-
 /// Searches, and checks the chosen set on the GPU itself.
-fn search(
-    program: &Program,
-    target: &Target,
-    gpu: &'static Gpu,
-    wish: Wish,
-    within: Duration,
-) -> Result<Plan, Failure> {
+fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> Result<Plan, Failure> {
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
     trial::during(program, target, |trials| {
         let mut search = Search {
             trials,
             target,
-            gpu,
             devices: program.devices,
             wish,
             within,
@@ -253,7 +234,6 @@ fn search(
         let chosen = chosen.and_then(|set| search.candidates.iter().position(|it| it.set == set));
         Ok(Plan {
             target: target.clone(),
-            gpu,
             goal: wish.goal,
             candidates: search.candidates,
             chosen,

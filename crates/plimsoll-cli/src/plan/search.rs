@@ -6,8 +6,6 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll_gpu::Gpu;
-
 use super::candidate::Candidate;
 use super::time::{Cost, Work};
 use crate::exit::Failure;
@@ -53,7 +51,6 @@ pub(super) enum Goal {
 pub(super) struct Search<'a, 'scope> {
     pub(super) trials: &'a mut Trials<'scope>,
     pub(super) target: &'a Target,
-    pub(super) gpu: &'static Gpu,
     /// The number of GPUs.
     pub(super) devices: u32,
     pub(super) wish: Wish,
@@ -425,8 +422,8 @@ impl Search<'_, '_> {
         let base = work(&Set::default()).filter(|work| !work.is_empty());
         let own = work(&changed).filter(|work| !work.is_empty());
         Ok(base.map(|base| match own {
-            Some(own) => own.cost(self.gpu, self.devices, set, trial, base, changed.has("bf16")),
-            None => base.cost(self.gpu, self.devices, set, trial, base, false),
+            Some(own) => own.cost(self.target.listed, self.devices, set, trial, base, changed.has("bf16")),
+            None => base.cost(self.target.listed, self.devices, set, trial, base, false),
         }))
     }
 

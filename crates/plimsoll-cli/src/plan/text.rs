@@ -289,7 +289,7 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         let _ = writeln!(
             out,
             "time: estimated from FLOPs, bytes and kernels of a step against the {}'s datasheet; as it is {:.1} ms",
-            plan.gpu.name,
+            plan.target.listed.name,
             base.step_s * 1e3
         );
     }

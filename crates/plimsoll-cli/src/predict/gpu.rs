@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::ValueEnum;
-use plimsoll_gpu::{GPUS, UnknownGpu};
+use plimsoll_gpu::{GPUS, Gpu, UnknownGpu};
 use plimsoll_standin::settings;
 
 use super::PredictArgs;
@@ -56,6 +56,9 @@ pub(crate) struct Target {
     pub(crate) capability: String,
     /// The GPU whose compute capability was assumed, if none was given.
     pub(crate) assumed_from: Option<&'static str>,
+    /// Itself, if it was named; of the listed GPUs of its compute capability the nearest in size otherwise. It is what
+    /// times are estimated for.
+    pub(crate) listed: &'static Gpu,
     /// How cuDNN's workspaces are determined.
     pub(crate) workspaces: Workspaces,
     /// The variables that configure the stand-in.
@@ -86,28 +89,42 @@ impl Target {
         let size = bytes::parse_positive(gpu).and_then(|bytes| {
             if bytes < 1 << 20 { Err("a size needs a unit, such as 24GiB".to_owned()) } else { Ok(bytes) }
         });
-        let (kind, name, total_bytes, capability, assumed_from) = match (capability, size) {
+        let (kind, name, total_bytes, capability, listed, is_assumed) = match (capability, size) {
             (None, Err(_)) => {
                 let gpu = plimsoll_gpu::named(gpu).map_err(|why| unknown(&why))?;
                 let article = if gpu.name.starts_with(['A', 'H', 'L', 'R']) { "an" } else { "a" };
                 let name = format!("{article} {}", gpu.name);
-                ((settings::GPU, gpu.name.to_owned()), name, gpu.memory_bytes, version(gpu.capability), None)
+                (
+                    (settings::GPU, gpu.name.to_owned()),
+                    name,
+                    gpu.memory_bytes,
+                    version(gpu.capability),
+                    gpu,
+                    false,
+                )
             }
             (None, Ok(bytes)) => {
                 let alike = plimsoll_gpu::nearest(bytes, LEAST_ASSUMED).ok_or("no GPU is listed")?;
                 let capability = version(alike.capability);
                 let name =
                     format!("a GPU of {} and compute capability {capability}", bytes::shown(bytes, false));
-                ((settings::CAPABILITY, capability.clone()), name, bytes, capability, Some(alike.name))
+                ((settings::CAPABILITY, capability.clone()), name, bytes, capability, alike, true)
             }
             (Some(capability), bytes) => {
                 let bytes = bytes.map_err(|why| format!("--cc needs a size here, such as 24GiB: {why}"))?;
-                let numbers = capability.split_once('.');
-                if !numbers.is_some_and(|(a, b)| [a, b].iter().all(|it| it.parse::<u8>().is_ok())) {
-                    return Err(format!("{capability} is not a compute capability, such as 8.9"));
-                }
+                let alike = numbers(capability)
+                    .ok_or_else(|| format!("{capability} is not a compute capability, such as 8.9"))?;
+                let alike = plimsoll_gpu::nearest_of(bytes, alike)
+                    .ok_or_else(|| format!("no GPU of compute capability {capability} or less is listed"))?;
                 let name = format!("a GPU of {}", bytes::shown(bytes, false));
-                ((settings::CAPABILITY, capability.to_owned()), name, bytes, capability.to_owned(), None)
+                (
+                    (settings::CAPABILITY, capability.to_owned()),
+                    name,
+                    bytes,
+                    capability.to_owned(),
+                    alike,
+                    false,
+                )
             }
         };
         if total_bytes <= context_bytes {
@@ -116,8 +133,18 @@ impl Target {
         let sizes = [(settings::MEMORY, total_bytes), (settings::CONTEXT, context_bytes)];
         let environment =
             [kind].into_iter().chain(sizes.map(|(name, bytes)| (name, bytes.to_string()))).collect();
+        let assumed_from = is_assumed.then_some(listed.name);
         let workspaces = Workspaces::None;
-        Ok(Target { name, total_bytes, context_bytes, capability, assumed_from, workspaces, environment })
+        Ok(Target {
+            name,
+            total_bytes,
+            context_bytes,
+            capability,
+            assumed_from,
+            listed,
+            workspaces,
+            environment,
+        })
     }
 
     /// The same GPU with other memory.
@@ -131,6 +158,12 @@ impl Target {
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.total_bytes - self.context_bytes
     }
+}
+
+/// The numbers of a compute capability as people write it.
+fn numbers(capability: &str) -> Option<(i32, i32)> {
+    let (major, minor) = capability.split_once('.')?;
+    Some((major.parse::<u8>().ok()?.into(), minor.parse::<u8>().ok()?.into()))
 }
 
 /// A compute capability as people write it.
@@ -218,6 +251,21 @@ mod tests {
             assert!(target.name.ends_with(&format!("compute capability {capability}")), "{}", target.name);
         }
         assert_eq!(Target::new("24GiB", Some("8.9"), 0).unwrap().assumed_from, None);
+    }
+
+    #[test]
+    fn times_are_those_of_the_named_gpu_or_of_one_with_its_compute_capability() {
+        for (gpu, capability, listed) in [
+            ("RTX-4090", None, "RTX-4090"),
+            ("5GiB", None, "L4"),
+            ("5GiB", Some("9.0"), "H100"),
+            ("141GB", Some("9.0"), "H200"),
+            ("24GiB", Some("8.7"), "RTX-3090"),
+        ] {
+            assert_eq!(Target::new(gpu, capability, 0).unwrap().listed.name, listed, "{gpu} {capability:?}");
+        }
+        let why = Target::new("5GiB", Some("5.2"), 0).unwrap_err();
+        assert!(why.contains("no GPU of compute capability 5.2 or less"), "{why}");
     }
 
     #[test]
