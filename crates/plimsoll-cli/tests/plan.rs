@@ -286,6 +286,17 @@ fn an_evaluation_between_steps_is_no_part_of_a_step() {
 }
 
 #[test]
+fn expandable_segments_act_in_a_trial_as_from_the_beginning() {
+    // PyTorch 2.8 reads its settings from a variable of another name.
+    let Some(torch) = Torch::new("plan-expandable", BLOCKS) else { return };
+    let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &[], 0);
+    let trial = row(&plan, "expandable").expect("a row");
+    let whole = answer(&torch.predict(&["--gpu=8GiB", "--with=expandable", "--json"], &[]), 0);
+    assert_eq!(trial["peak_reserved_bytes"], whole["judged"]["peak_reserved_bytes"], "{plan}");
+    assert_ne!(trial["peak_reserved_bytes"], plan["tried"][0]["peak_reserved_bytes"], "{plan}");
+}
+
+#[test]
 fn an_interrupted_search_reports_what_it_knows() {
     let Some(torch) = Torch::new("plan-interrupt", BLOCKS) else { return };
     let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));

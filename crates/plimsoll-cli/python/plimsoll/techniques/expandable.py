@@ -10,15 +10,24 @@ class Expandable:
     def begin(self):
         import os
 
-        # PyTorch reads them when it first uses CUDA. The launcher has set them, except for a process that was forked for this set.
-        for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
-            own = os.environ.get(name) or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+        # PyTorch reads them when it first uses CUDA: before 2.9 only the second. The launcher has set them, except for a process that was
+        # forked for this set.
+        names = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+        settings = {name: os.environ.get(name) or os.environ.get(names[0]) or "" for name in names}
+        for name, own in settings.items():
             if "expandable_segments:True" not in own:
-                os.environ[name] = f"{own},expandable_segments:True".lstrip(",")
+                own = f"{own},expandable_segments:True".lstrip(",")
+            os.environ[name] = own
 
     def report(self):
         return dict(
             applied=True,
             detail="",
-            lines=["# before Python starts: export PYTORCH_ALLOC_CONF=expandable_segments:True"],
+            lines=[f"# before Python starts: export {self.variable()}=expandable_segments:True"],
         )
+
+    def variable(self):
+        import torch
+
+        new = hasattr(torch._C, "_accelerator_setAllocatorSettings")
+        return "PYTORCH_ALLOC_CONF" if new else "PYTORCH_CUDA_ALLOC_CONF"
