@@ -26,12 +26,14 @@ class Model(nn.Module):
     def __init__(self):
         super().__init__()
         self.embedding, self.blocks = nn.Embedding(50, width), nn.ModuleList(Block() for _ in range(3))
+        if 'nested' in sys.argv:
+            self.blocks = nn.ModuleList(nn.ModuleList([it]) for it in [*self.blocks, nn.Linear(width, width)])
         self.head = nn.Linear(width, 50, bias=False)
         self.head.weight = self.embedding.weight
     def forward(self, index, target=None):
         x = self.embedding(index)
         for block in self.blocks:
-            x = block(x)
+            x = block[0](x) if 'nested' in sys.argv else block(x)
         logits = self.head(x)
         return logits if target is None else (logits, F.cross_entropy(logits.view(-1, 50), target.view(-1), ignore_index=3))
 if 'distributed' in sys.argv:
@@ -49,6 +51,8 @@ for step in range(3):
         logits = model(index)
         loss = F.cross_entropy(logits.view(-1, 50), target.view(-1), ignore_index=3)
     optimizer.zero_grad()
+    if 'second' in sys.argv:
+        loss = loss + sum(it.pow(2).sum() for it in torch.autograd.grad(loss, parameters, create_graph=True))
     loss.backward()
     norm = nn.utils.clip_grad_norm_(parameters, 0.5)
     optimizer.step()
@@ -57,7 +61,8 @@ for step in range(3):
 if device == 'cpu':
     state = model.state_dict()
     print('number', sum(it.double().sum().item() for it in state.values()))
-    print(type(state['blocks.0.up.weight']).__name__, optimizer.state_dict()['state'][1]['exp_avg'].shape)
+    weight = next(it for name, it in state.items() if name.endswith('up.weight'))
+    print(type(weight).__name__, optimizer.state_dict()['state'][1]['exp_avg'].shape)
     model.load_state_dict(state)
 ";
 
@@ -79,12 +84,12 @@ fn numbers(output: &Output) -> Vec<f64> {
 #[test]
 fn ranks_of_an_unmodified_program_give_the_numbers_of_one_process() {
     let Some(torch) = Torch::new("fsdp", TRAINS) else { return };
-    for place in ["inside", "outside"] {
-        let plain = run(&torch, &[], &[place]);
+    for (place, form) in [("inside", ""), ("outside", "nested")] {
+        let plain = run(&torch, &[], &[place, form]);
         let expected = numbers(&plain);
         assert_eq!(expected.len(), 10, "{}", stderr(&plain));
         for set in ["fsdp", "fsdp,checkpoint,free-grads"] {
-            let output = run(&torch, &["--devices", "2", "--with", set], &[place]);
+            let output = run(&torch, &["--devices", "2", "--with", set], &[place, form]);
             assert_eq!(output.status.code(), Some(0), "{set}: {}", stderr(&output));
             assert!(stdout(&output).contains("Tensor torch.Size"), "{}", stdout(&output));
             let found = numbers(&output);
@@ -103,6 +108,7 @@ fn a_program_whose_ranks_would_differ_is_refused_with_the_reason() {
         ("distributed", "initializes torch.distributed itself"),
         ("clock", "different batches"),
         ("batch", "batch normalization"),
+        ("second", "gradients of gradients"),
     ] {
         let output = run(&torch, &["--devices", "2", "--with", "fsdp"], &[argument]);
         assert_eq!(output.status.code(), Some(2), "{argument}: {}{}", stdout(&output), stderr(&output));

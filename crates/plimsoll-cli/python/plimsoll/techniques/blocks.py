@@ -1,6 +1,7 @@
 # The repeated blocks of a model: entries of a container, with modules inside, whose class occurs more than once.
 #
-# Of nested ones the outermost count. A container that is itself an entry (a stage of a ResNet) is searched instead.
+# Of nested ones the outermost count. A container that is itself an entry (a stage of a ResNet) is searched instead; a module
+# without a forward function (a ModuleList in a ModuleList) is never called, so it is none.
 
 import torch
 
@@ -13,7 +14,7 @@ def find(root):
     for module in root.modules():
         if isinstance(module, CONTAINERS):
             for child in module.children():
-                if next(child.children(), None) is not None and next(child.parameters(), None) is not None:
+                if is_called(child) and next(child.children(), None) is not None and next(child.parameters(), None) is not None:
                     entries[id(child)] = child
     kinds = [type(it) for it in entries.values()]
     repeated = {id(it) for it in entries.values() if kinds.count(type(it)) > 1}
@@ -33,6 +34,10 @@ def find(root):
 
     search("", root)
     return found
+
+
+def is_called(module):
+    return type(module).forward is not torch.nn.Module.forward
 
 
 def expression(root, paths):

@@ -6,6 +6,7 @@
 
 import functools
 import gc
+import inspect
 
 import torch
 
@@ -51,12 +52,27 @@ class Fsdp:
             if hasattr(distributed, name):
                 setattr(distributed, name, self.counted(getattr(distributed, name)))
 
+        for name in ("backward", "grad"):
+            setattr(torch.autograd, name, self.first_order(getattr(torch.autograd, name)))
+
         # PyTorch 2.8 reads only this rank's part of a norm.
         place = torch.nn.utils
         for name in ("clip_grad_norm_", "get_total_norm"):
             call = unsharded(getattr(place, name))
             setattr(place, name, call)
             setattr(place.clip_grad, name, call)
+
+    def first_order(self, original):
+        # The parameters of a sharded module are gone after its backward pass, and a second derivative needs them.
+        signature = inspect.signature(original)
+
+        @functools.wraps(original)
+        def call(*args, **kwargs):
+            if self.sharded and signature.bind(*args, **kwargs).arguments.get("create_graph"):
+                context.refuse(self.name, "the program takes gradients of gradients (create_graph=True)")
+            return original(*args, **kwargs)
+
+        return call
 
     def counted(self, original):
         # In a ring each rank sends all parts of the whole tensor but one; an all-reduce is a reduce-scatter and an all-gather.
