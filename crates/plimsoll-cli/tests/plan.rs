@@ -296,6 +296,48 @@ fn expandable_segments_act_in_a_trial_as_from_the_beginning() {
     assert_ne!(trial["peak_reserved_bytes"], plan["tried"][0]["peak_reserved_bytes"], "{plan}");
 }
 
+/// Two models without repeated blocks, each with an optimizer; almost all of the memory are activations.
+const MODELS: &str = "
+import torch, torch.nn as nn
+class Actor(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for nth in range(6):
+            setattr(self, f'up{nth}', nn.Linear(512, 2048))
+            setattr(self, f'down{nth}', nn.Linear(2048, 512))
+    def forward(self, x):
+        for nth in range(6):
+            x = getattr(self, f'down{nth}')(nn.functional.gelu(getattr(self, f'up{nth}')(x)))
+        return x.square()
+class Critic(Actor):
+    pass
+models = [Actor().cuda(), Critic().cuda()]
+optimizers = [torch.optim.SGD(model.parameters()) for model in models]
+for step in range(4):
+    x = torch.randn(4096, 512, device='cuda')
+    loss = models[0](x).mean() + models[1](x).mean()
+    for optimizer in optimizers:
+        optimizer.zero_grad()
+    loss.backward()
+    for optimizer in optimizers:
+        optimizer.step()
+";
+
+#[test]
+fn the_lines_name_each_of_several_models() {
+    let Some(torch) = Torch::new("plan-models", MODELS) else { return };
+    let plan = planned(&torch, &["--gpu=700MiB", "--numbers=identical"], &[], 0);
+    let lines: Vec<&str> =
+        plan["lines"].as_array().expect("lines").iter().filter_map(Value::as_str).collect();
+    let offloads: Vec<&&str> =
+        lines.iter().filter(|line| line.starts_with("plimsoll.offload(model")).collect();
+    assert_eq!(offloads.len(), 2, "{lines:?}");
+    assert!(
+        offloads[0].ends_with("  # model: Actor") && offloads[1].ends_with("  # model: Critic"),
+        "{lines:?}"
+    );
+}
+
 #[test]
 fn an_interrupted_search_reports_what_it_knows() {
     let Some(torch) = Torch::new("plan-interrupt", BLOCKS) else { return };

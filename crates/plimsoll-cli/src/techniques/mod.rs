@@ -183,7 +183,7 @@ pub(crate) fn help() -> String {
 }
 
 /// The files of the Python package.
-pub(crate) const PYTHON: [(&str, &str); 24] = [
+pub(crate) const PYTHON: [(&str, &str); 25] = [
     ("__init__.py", include_str!("../../python/plimsoll/techniques/__init__.py")),
     ("accumulate.py", include_str!("../../python/plimsoll/techniques/accumulate.py")),
     ("adam_8bit.py", include_str!("../../python/plimsoll/techniques/adam_8bit.py")),
@@ -193,6 +193,7 @@ pub(crate) const PYTHON: [(&str, &str); 24] = [
     ("chunked_loss.py", include_str!("../../python/plimsoll/techniques/chunked_loss.py")),
     ("context.py", include_str!("../../python/plimsoll/techniques/context.py")),
     ("count.py", include_str!("../../python/plimsoll/techniques/count.py")),
+    ("each.py", include_str!("../../python/plimsoll/techniques/each.py")),
     ("expandable.py", include_str!("../../python/plimsoll/techniques/expandable.py")),
     ("free_grads.py", include_str!("../../python/plimsoll/techniques/free_grads.py")),
     ("fsdp.py", include_str!("../../python/plimsoll/techniques/fsdp.py")),

@@ -4,10 +4,12 @@
 # The gradients of the parts are added up in buffers. When the program calls `backward`, they are scaled by the gradient of
 # the loss and added to the parameters' gradients.
 
+import weakref
+
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
 
-from . import checkpoint, context, parts
+from . import checkpoint, context, each, parts, roots
 
 
 class Finished(torch.autograd.Function):
@@ -33,6 +35,7 @@ class Accumulate:
 
     def __init__(self, value):
         self.number, self.count, self.small = value, 0, None
+        self.kinds = weakref.WeakKeyDictionary()  # the classes of the models that it acted on
 
     def first(self, root):
         parts.check(self.name, root)
@@ -65,6 +68,7 @@ class Accumulate:
             for known in sums.values():
                 known.div_(total)
         self.count += 1
+        self.kinds[root] = type(root).__name__
         held = [(it, sums[nth]) for nth, it in enumerate(parameters) if nth in sums]
         whole = cut.together(results, None if weights[0] is None else weights, parts.joined)
         anchor = torch.zeros((), device=held[0][0].device, requires_grad=True) if held else None
@@ -92,7 +96,7 @@ class Accumulate:
     def report(self):
         if not self.count:
             return dict(applied=False, detail=parts.idle(self.small), lines=[])
-        lines = [context.IMPORT, f"plimsoll.accumulate(model, {self.number})"]
+        lines = [context.IMPORT, *each.model(f"plimsoll.accumulate(model, {self.number})", list(self.kinds.values()), roots.kinds)]
         return dict(applied=True, detail=f"{self.number} parts", lines=lines)
 
 

@@ -8,7 +8,7 @@ import functools
 
 import torch
 
-from . import context, observers
+from . import context, each, observers
 
 BLOCK = 256
 LEAST_ELEMENTS = 4096  # smaller parameters keep f32 moments
@@ -182,10 +182,10 @@ class Adam8bit:
 
         if not self.optimizers:
             return dict(applied=False, detail="no optimizer of torch.optim made a step", lines=[])
-        kinds = sorted({type(it).__name__ for it in self.optimizers})
-        lines = [context.IMPORT, "plimsoll.adam_8bit(optimizer)"]
+        kinds = [type(it).__name__ for it in self.optimizers]
+        lines = [context.IMPORT, *each.optimizer("plimsoll.adam_8bit(optimizer)", kinds)]
         if importlib.util.find_spec("bitsandbytes") is not None:
-            lines = ["import bitsandbytes", *(f"optimizer = bitsandbytes.optim.{kind}8bit(...)" for kind in kinds)]
+            lines = ["import bitsandbytes", *(f"optimizer = bitsandbytes.optim.{kind}8bit(...)" for kind in sorted({*kinds}))]
         return dict(applied=self.parameters > 0, detail=f"{self.parameters:,} parameters", lines=lines)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from . import blocks, context
+from . import blocks, context, each, roots
 
 MARK = "_plimsoll_checkpoint"
 NORMS = torch.nn.modules.batchnorm._NormBase
@@ -46,7 +46,7 @@ class Checkpoint:
     def __init__(self, value):
         self.most = value  # the number of blocks of each model; None: all
         self.of = self.count = 0
-        self.lines = []
+        self.lines = []  # the class of a model, and the code for it
         self.takes = False  # whether a block changes a list that it is given, which PyTorch's own checkpointing does not allow
         self.patched = set()
         self.running = threading.local()
@@ -74,7 +74,7 @@ class Checkpoint:
         self.of += of
         self.count += len(chosen)
         if chosen:
-            self.lines += lines(root, [path for path, _ in chosen], len(chosen) == of)
+            self.lines.append((type(root).__name__, lines(root, [path for path, _ in chosen], len(chosen) == of)))
 
     def around(self, root, following, args, kwargs):
         if not self.count:
@@ -122,8 +122,15 @@ class Checkpoint:
     def report(self):
         detail = f"{self.count} of {self.of} blocks" if self.of else context.untrained()
         option = "" if self.most is None else f", first={self.most}"
-        own = [context.IMPORT, f"plimsoll.checkpoint_blocks(model{option})"]
-        return dict(applied=bool(self.count), detail=detail, lines=own if self.takes else self.lines, blocks=self.of)
+        call = f"plimsoll.checkpoint_blocks(model{option})"
+        own = [context.IMPORT, *each.model(call, [kind for kind, _ in self.lines], roots.kinds)]
+        uses_own = self.takes or len(self.lines) > each.MOST
+        return dict(applied=bool(self.count), detail=detail, lines=own if uses_own else self.native(), blocks=self.of)
+
+    def native(self):
+        # PyTorch's or the library's own calls, for each model.
+        named = len(roots.kinds) > 1
+        return [line for kind, lines in self.lines for line in ([f"# model: {kind}"] if named else []) + lines]
 
 
 def versions(block):
@@ -143,13 +150,18 @@ def without_cache(root, kwargs):
             config.use_cache = False
 
 
+def supports(module):
+    return getattr(module, "supports_gradient_checkpointing", True)
+
+
 def lines(root, paths, is_all):
     # The code to add: the library's own call where there is one.
-    modules = list(root.modules())
     if is_all:
         for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
-            if any(hasattr(type(it), name) for it in modules):
-                return [f"model.{name}({{'use_reentrant': False}})", "model.config.use_cache = False"]
+            path = next((path for path, it in root.named_modules() if hasattr(type(it), name) and supports(it)), None)
+            if path is not None:
+                model = "model" if hasattr(root, name) else blocks.attribute(path)
+                return [f"{model}.{name}({{'use_reentrant': False}})", f"{model}.config.use_cache = False"]
         if hasattr(type(root), "set_grad_checkpointing"):
             return ["model.set_grad_checkpointing()"]
     place = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch.autograd.function import once_differentiable
 from torch.utils.weak import WeakIdKeyDictionary
 
-from . import context, lazy_logits, observers
+from . import context, each, lazy_logits, observers, roots
 from .lazy_logits import LazyLogits
 
 LEAST_CLASSES = 1024
@@ -72,8 +72,13 @@ class ChunkedLoss:
 
     def report(self):
         rows = "" if self.rows is None else f", rows={self.rows}"
-        lines = [context.IMPORT, f"plimsoll.chunked_loss(model{rows})"]
+        lines = [context.IMPORT, *each.model(f"plimsoll.chunked_loss(model{rows})", self.owners(), roots.kinds)]
         return dict(applied=bool(self.count), detail=f"{self.classes:,} classes", lines=lines)
+
+    def owners(self):
+        # The classes of the models that have the layer.
+        has = lambda root: any(it is self.weight for it in root.parameters())
+        return [type(root).__name__ for root in roots.seen if has(root)]
 
 
 def is_checkpointed():

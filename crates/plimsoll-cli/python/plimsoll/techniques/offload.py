@@ -8,7 +8,7 @@ import weakref
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from . import context, lane, observers
+from . import context, each, lane, observers, roots
 
 PERCENT = 95  # what stays gives the copies time: a few tensors, for which the computation need not wait
 LEAST_BYTES = 4 << 20  # smaller storages stay: starting a copy takes as long as the copy
@@ -93,7 +93,7 @@ class Offload:
             detail = f"at most {lane.LEAST} saved tensors have {LEAST_BYTES >> 20} MiB or more"
             return dict(applied=False, detail=detail, lines=[], bytes=0)
         percent = "" if self.percent == PERCENT else f", percent={self.percent}"
-        lines = [context.IMPORT, f"plimsoll.offload(model{percent})"]
+        lines = [context.IMPORT, *each.model(f"plimsoll.offload(model{percent})", roots.kinds, roots.kinds)]
         # A step may have several calls, whose gradients accumulate.
         return dict(applied=True, detail="", lines=lines, bytes=self.of_step or self.bytes // self.calls)
 

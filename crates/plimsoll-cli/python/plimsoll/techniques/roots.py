@@ -11,6 +11,7 @@ from . import context
 local = threading.local()
 seen = weakref.WeakSet()  # roots
 inner = weakref.WeakSet()  # modules inside them
+kinds = []  # the classes of the roots
 TRANSPARENT = ("DistributedDataParallel",)
 
 
@@ -43,6 +44,7 @@ def begins(torch, module):
 def call(root, original, args, kwargs):
     if root not in seen:
         seen.add(root)
+        kinds.append(type(root).__name__)
         inner.update(module for module in root.modules() if module is not root)
         for technique in context.active:
             first = getattr(technique, "first", None)

@@ -1,12 +1,14 @@
 # Splits the batch inside the outermost module call: each part is checkpointed as a whole, and the results are put together.
 # Rounding differs, and dropout draws other masks.
 
+import weakref
+
 import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from . import checkpoint as recomputing
-from . import context, parts
+from . import context, each, parts, roots
 
 
 class Split:
@@ -14,6 +16,7 @@ class Split:
 
     def __init__(self, value):
         self.number, self.count, self.small = value, 0, None
+        self.kinds = weakref.WeakKeyDictionary()  # the classes of the models that it acted on
 
     def first(self, root):
         parts.check(self.name, root)
@@ -29,13 +32,14 @@ class Split:
             for its_args, its_kwargs in cut:
                 results.append(computed_again(following, its_args, its_kwargs))
         self.count += 1
+        self.kinds[root] = type(root).__name__
         weights = reduction.weights(cut.sizes, parts.has_loss(results[0]))
         return cut.together(results, weights, parts.joined)
 
     def report(self):
         if not self.count:
             return dict(applied=False, detail=parts.idle(self.small), lines=[])
-        lines = [context.IMPORT, f"plimsoll.split(model, {self.number})"]
+        lines = [context.IMPORT, *each.model(f"plimsoll.split(model, {self.number})", list(self.kinds.values()), roots.kinds)]
         return dict(applied=True, detail=f"{self.number} parts", lines=lines)
 
 

@@ -6,7 +6,7 @@ import functools
 
 import torch
 
-from . import context, observers
+from . import context, each, observers
 
 # Their state and their update belong to one parameter each.
 SEPARATE = "Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rprop".split()
@@ -109,7 +109,8 @@ class StepInBackward:
     def report(self):
         if not self.count:
             return dict(applied=False, detail="no optimizer of torch.optim has the model's parameters", lines=[])
-        lines = [context.IMPORT, "plimsoll.step_in_backward(optimizer)"]
+        kinds = [type(it).__name__ for it in {id(it): it for it, _ in self.known.values()}.values()]
+        lines = [context.IMPORT, *each.optimizer("plimsoll.step_in_backward(optimizer)", kinds)]
         return dict(applied=True, detail="", lines=lines)
 
 

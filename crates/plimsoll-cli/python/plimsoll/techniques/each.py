@@ -1,0 +1,20 @@
+# The code to add where the program has several models or several optimizers: a line for each.
+
+MOST = 4  # lines
+
+
+def model(call, acted, of):
+    # `acted` are the classes of the models that the technique acted on, of the classes of all.
+    return several(call, "model", acted) if len(of) > 1 else [call]
+
+
+def optimizer(call, kinds):
+    return several(call, "optimizer", kinds) if len(kinds) > 1 else [call]
+
+
+def several(call, variable, names):
+    if len(names) <= MOST:
+        return [f"{call}  # {variable}: {name}" for name in names]
+    counts = {name: names.count(name) for name in names}
+    text = ", ".join(name if count == 1 else f"{count} of {name}" for name, count in counts.items())
+    return [f"for {variable} in (...):  # {text}", f"    {call}"]
