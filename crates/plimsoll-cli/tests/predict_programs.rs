@@ -114,6 +114,27 @@ fn an_allocator_without_a_record_still_has_peaks() {
     }
 }
 
+/// An optimizer around another one, whose own `step` is never called.
+const WRAPS: &str = "
+import torch
+class Around(torch.optim.Optimizer):
+    def __init__(self, parameters, inner, **options):
+        super().__init__(parameters, options)
+        self.inner = inner(self.param_groups, **options)
+layer = torch.nn.Linear(64, 64).cuda()
+optimizer = Around(layer.parameters(), torch.optim.SGD, lr=0.1)
+for _ in range(9):
+    layer(torch.randn(8, 64, device='cuda')).square().mean().backward()
+    optimizer.inner.step()
+    optimizer.zero_grad()
+";
+
+#[test]
+fn an_optimizer_around_another_one_does_not_count_for_itself() {
+    let Some(output) = predict("wraps", WRAPS, &["--json"], &[]) else { return };
+    assert_eq!(answer(&output, 0)["judged"]["process"]["steps"], 3);
+}
+
 const STARTS: &str = "
 import subprocess, sys
 if len(sys.argv) < 2:

@@ -48,11 +48,12 @@ impl fmt::Display for UnknownGpu {
 
 impl Error for UnknownGpu {}
 
-/// The GPU with this name. Case, spaces and hyphens are ignored, the vendor's name may precede it, and a part of the
-/// name is enough if it matches only one GPU.
+/// The GPU with this name. Case, spaces and hyphens are ignored, the vendor's name may precede it, and some whole words of the
+/// name are enough if they match only one GPU: `4090`, but not `H20` for an H200, which is another GPU.
 ///
 /// ```
 /// assert_eq!(plimsoll_gpu::named("rtx 4090")?.name, "RTX-4090");
+/// assert!(plimsoll_gpu::named("H20").is_err());
 /// assert_eq!(plimsoll_gpu::named("NVIDIA A100-SXM4-80GB")?.name, "A100-80GB");
 /// # Ok::<(), plimsoll_gpu::UnknownGpu>(())
 /// ```
@@ -69,13 +70,22 @@ pub fn named(name: &str) -> Result<&'static Gpu, UnknownGpu> {
         return Err(UnknownGpu::OtherVendor { vendor, memory_bytes });
     }
     let part = asked.trim_start_matches("nvidia");
-    let has_part = |name: &str| !part.is_empty() && plain(name).contains(part);
-    let alike: Vec<_> = GPUS.iter().filter(|gpu| has_part(gpu.name) || has_part(gpu.card)).collect();
+    let alike = |gpu: &&Gpu| has_words(gpu.name, part) || has_words(gpu.card, part);
+    let alike: Vec<_> = GPUS.iter().filter(alike).collect();
     match alike.as_slice() {
         [gpu] => Ok(gpu),
         [] => Err(UnknownGpu::NotListed),
         several => Err(UnknownGpu::Ambiguous { names: several.iter().map(|gpu| gpu.name).collect() }),
     }
+}
+
+/// Whether some words of a name in a row are these. Behind another word a size needs no unit: `A100-40`, but not `40`.
+fn has_words(name: &str, these: &str) -> bool {
+    let words: Vec<String> = name.split([' ', '-']).map(plain).collect();
+    let runs = (0..words.len()).flat_map(|first| (first..words.len()).map(move |last| first..=last));
+    let mut runs = runs.map(|run| (words[run.clone()].concat(), run.count() > 1));
+    !these.is_empty()
+        && runs.any(|(run, several)| run == these || several && run.strip_suffix("gb") == Some(these))
 }
 
 fn plain(name: &str) -> String {
@@ -140,7 +150,9 @@ mod tests {
         ] {
             assert_eq!(named(asked).map(|gpu| gpu.name), Ok(name), "{asked}");
         }
-        assert_eq!(named("H9000"), Err(UnknownGpu::NotListed));
+        for other in ["H9000", "H20", "L40", "A10", "P10", "RTX 6000", "GB", "16", "80"] {
+            assert_eq!(named(other), Err(UnknownGpu::NotListed), "{other}");
+        }
         assert_eq!(named(""), Err(UnknownGpu::NotListed));
         assert_eq!(named("nvidia"), Err(UnknownGpu::NotListed));
         assert!(UnknownGpu::NotListed.to_string().contains("known are H200, "));

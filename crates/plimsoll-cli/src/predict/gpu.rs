@@ -232,7 +232,9 @@ mod tests {
             why("H9000")
         );
         assert!(why("MI300X").contains("AMD") && why("MI300X").contains("--gpu 192GiB"), "{}", why("MI300X"));
-        assert!(why("24").contains("a size such as 24GiB"), "{}", why("24"));
+        for number in ["16", "24"] {
+            assert!(why(number).contains("or a size such as 24GiB"), "{}", why(number));
+        }
         assert!(Target::new("4090", None, 0).is_ok_and(|it| it.name == "an RTX-4090"));
         assert!(why("Gaudi 3").contains("Intel") && why("Gaudi 3").contains("--list"), "{}", why("Gaudi 3"));
     }

@@ -139,7 +139,8 @@ class Watch:
         self.report()
 
     def watch_optimizers(self):
-        # A step counts once every optimizer has stepped; without an optimizer, backward passes are counted.
+        # A step counts once every optimizer has stepped, other than those around another one; without an optimizer,
+        # backward passes are counted.
         import functools
 
         torch, watch = self.torch, self
@@ -162,7 +163,7 @@ class Watch:
         if self.state != "running":
             return
         self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
-        steps = list(self.steps.values())
+        steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
         # An optimizer that never steps is ignored after a while.
         is_waiting = max(steps) < PATIENCE * max(STEPS, 3)
         self.count_steps(min(it for it in steps if it or is_waiting))
@@ -393,6 +394,12 @@ class Watch:
         with open(f"{path}.unfinished", "w") as file:
             json.dump(fields, file)
         os.replace(f"{path}.unfinished", path)
+
+
+def shares_parameters(one, other):
+    # Whether an optimizer is around another one, as that of sharpness-aware minimization.
+    one, other = ({id(p) for group in getattr(it, "param_groups", ()) for p in group["params"]} for it in (one, other))
+    return not one.isdisjoint(other)
 
 
 def assumed():
