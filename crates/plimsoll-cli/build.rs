@@ -13,11 +13,12 @@ const LIBRARY: &str = "libplimsoll_standin.so";
 
 fn main() {
     let folder = |name: &str| PathBuf::from(env::var_os(name).expect("cargo sets it"));
-    let (here, out) = (folder("CARGO_MANIFEST_DIR"), folder("OUT_DIR"));
+    // Its build script says where its sources are: in the workspace, or where cargo unpacked the package.
+    let (sources, out) = (folder("DEP_PLIMSOLL_STANDIN_FOLDER"), folder("OUT_DIR"));
     println!("cargo::rerun-if-changed=build.rs");
     let is_release = env::var("PROFILE").is_ok_and(|it| it == "release");
     let is_linux = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|it| it == "linux");
-    let bytes = if is_release && is_linux { standin(&here, &out) } else { Vec::new() };
+    let bytes = if is_release && is_linux { standin(&sources, &out) } else { Vec::new() };
     let mut hasher = DefaultHasher::new();
     bytes.hash(&mut hasher);
     println!("cargo::rustc-env=PLIMSOLL_STANDIN_HASH={:016x}", hasher.finish());
@@ -25,16 +26,10 @@ fn main() {
 }
 
 /// The library's bytes; none, with a warning, where it cannot be built.
-fn standin(here: &Path, out: &Path) -> Vec<u8> {
-    let manifest = here.join("../plimsoll-standin/Cargo.toml");
-    if !manifest.is_file() {
-        println!(
-            "cargo::warning=plimsoll-standin's source is not beside this crate: the program is built without {LIBRARY}"
-        );
-        return Vec::new();
-    }
-    for source in ["../plimsoll-standin", "../plimsoll-gpu"] {
-        println!("cargo::rerun-if-changed={}", here.join(source).display());
+fn standin(sources: &Path, out: &Path) -> Vec<u8> {
+    let manifest = sources.join("Cargo.toml");
+    for it in [sources, &sources.with_file_name("plimsoll-gpu")].into_iter().filter(|it| it.is_dir()) {
+        println!("cargo::rerun-if-changed={}", it.display());
     }
     let target = env::var("TARGET").unwrap_or_default();
     let place = out.join("standin");
