@@ -12,7 +12,7 @@ from .techniques.chunked_loss import ChunkedLoss
 class OfModels(ChunkedLoss):
     def __init__(self, value: int | None) -> None:
         super().__init__(value)
-        self.calls = 0  # of these models
+        self.calls = 0  # of these models, since the last backward pass
         self.local = threading.local()
         context.active.append(self)
 
@@ -29,5 +29,6 @@ class OfModels(ChunkedLoss):
         return getattr(self.local, "inside", False) and bool(super().suits(input, weight))
 
     def backward(self) -> None:
-        if self.calls:
+        calls, self.calls = self.calls, 0
+        if calls:  # The backward pass of another model is not refused.
             super().backward()

@@ -226,6 +226,21 @@ def test_logits_that_are_used_otherwise_are_refused_at_the_backward_pass(fresh):
         logits.exp().sum().backward()
 
 
+def test_a_refusal_ends_the_training_of_its_own_model_only(fresh):
+    model, other = nn.Sequential(nn.Linear(8, 4)), nn.Linear(8, 4)
+    handle = plimsoll.chunked_loss(model)
+
+    def step(it):
+        F.cross_entropy(it(torch.randn(16, 8)), torch.zeros(16, dtype=torch.long)).backward()
+
+    for _ in range(2):
+        with pytest.raises(plimsoll.RefusedError, match="no linear layer with many outputs"):
+            step(model)
+        step(other)
+    handle.remove()
+    step(model)
+
+
 def test_arguments_that_make_no_sense_are_value_errors(fresh):
     for call in (
         lambda: plimsoll.split(Model(), 1),
