@@ -37,9 +37,11 @@ mod top;
 mod train;
 mod whatif;
 
+use std::ffi::OsString;
+
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::exit::Answer;
+use crate::exit::{Answer, Exit, Failure};
 
 /// Why PyTorch runs out of GPU memory, what a program needs, and what makes it fit; and training in Rust within a limit.
 #[derive(Parser)]
@@ -118,17 +120,17 @@ impl Verb {
     fn failure_schema(&self) -> Option<&'static str> {
         let (json, schema) = match self {
             Verb::Train { what } => (what.json(), "plimsoll.train/1"),
-            Verb::Predict(args) => (args.json, "plimsoll.error/1"),
-            Verb::Plan(args) => (args.json, "plimsoll.error/1"),
-            Verb::Top(args) => (args.json, "plimsoll.error/1"),
-            Verb::Explain(args) => (args.json, "plimsoll.error/1"),
-            Verb::Leaks(args) => (args.json, "plimsoll.error/1"),
-            Verb::Diff(args) => (args.json, "plimsoll.error/1"),
-            Verb::Doctor(args) => (args.json, "plimsoll.error/1"),
-            Verb::Whatif(args) => (args.json, "plimsoll.error/1"),
-            Verb::Check(args) => (args.json, "plimsoll.error/1"),
-            Verb::Conformance(args) => (args.json, "plimsoll.error/1"),
-            Verb::Bench { what } => (what.json(), "plimsoll.error/1"),
+            Verb::Predict(args) => (args.json, ERROR_SCHEMA),
+            Verb::Plan(args) => (args.json, ERROR_SCHEMA),
+            Verb::Top(args) => (args.json, ERROR_SCHEMA),
+            Verb::Explain(args) => (args.json, ERROR_SCHEMA),
+            Verb::Leaks(args) => (args.json, ERROR_SCHEMA),
+            Verb::Diff(args) => (args.json, ERROR_SCHEMA),
+            Verb::Doctor(args) => (args.json, ERROR_SCHEMA),
+            Verb::Whatif(args) => (args.json, ERROR_SCHEMA),
+            Verb::Check(args) => (args.json, ERROR_SCHEMA),
+            Verb::Conformance(args) => (args.json, ERROR_SCHEMA),
+            Verb::Bench { what } => (what.json(), ERROR_SCHEMA),
             Verb::Export(_)
             | Verb::Record(_)
             | Verb::Run(_)
@@ -140,13 +142,30 @@ impl Verb {
     }
 }
 
+/// The schema of a failure, unless the verb has another.
+const ERROR_SCHEMA: &str = "plimsoll.error/1";
+
+/// Whether a command line that was not understood contains --json, before the user's program.
+fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
+    words.take_while(|word| word != "--").any(|word| word == "--json")
+}
+
 fn main() -> std::process::ExitCode {
     let helper = predict::planner::run(std::env::args_os()).or_else(|| guard::run(std::env::args_os()));
     if let Some(exit) = helper {
         return exit.into();
     }
-    // clap prints usage errors itself and exits with 2.
-    let verb = Cli::parse().verb;
+    let verb = match Cli::try_parse() {
+        Ok(it) => it.verb,
+        Err(error) if error.use_stderr() && asks_for_json(std::env::args_os()) => {
+            let message = error.to_string();
+            let failure = Failure::new(Exit::Usage, message.trim_start_matches("error: ").trim_end());
+            output::failure(&failure, Some(ERROR_SCHEMA));
+            return failure.exit.into();
+        }
+        // clap prints help and usage errors itself, and exits with 0 or 2.
+        Err(error) => error.exit(),
+    };
     let schema = verb.failure_schema();
     let outcome = match verb {
         Verb::Train { what } => train::run(&what),

@@ -60,6 +60,26 @@ fn a_failure_is_json_where_json_was_asked_for() {
 }
 
 #[test]
+fn a_command_line_that_is_not_understood_is_json_where_json_was_asked_for() {
+    for words in [
+        &["plan", "--json", "--gpu"][..],
+        &["predict", "--steps", "none", "--json", "--", "true"],
+        &["explain", "--json", "--no-such-option", "file"],
+        &["train", "--json"],
+    ] {
+        let output = plimsoll(words);
+        let answer = json(&output);
+        assert_eq!((output.status.code(), &answer["exit"]), (Some(2), &2.into()), "{words:?}");
+        assert_eq!(answer["schema"], "plimsoll.error/1", "{words:?}");
+        let why = answer["summary"].as_str().unwrap_or_default();
+        assert!(!why.is_empty() && stderr(&output).contains(why) && !why.contains("error:"), "{answer}");
+    }
+    // The program's own --json is none of ours.
+    let plain = plimsoll(&["predict", "--no-such-option", "--", "train", "--json"]);
+    assert!(plain.status.code() == Some(2) && plain.stdout.is_empty());
+}
+
+#[test]
 fn stdin_that_ends_at_once_is_unreadable() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     let output = child.args(["explain", "-"]).stdin(Stdio::null()).output().expect("the program starts");

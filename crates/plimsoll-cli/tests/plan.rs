@@ -42,6 +42,18 @@ for step in range(4):
         model.train()
 ";
 
+/// The same model in a program that takes 400 MiB more from its sixth step on.
+const GROWS: &str = "
+MODEL
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range(30):
+    more = torch.empty((400 if step > 4 else 1) << 20, dtype=torch.uint8, device='cuda')
+    loss = model(torch.randn(rows, 512, device='cuda')).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+";
+
 /// The same model in a program that catches running out of memory: it halves its batch, searches for it, or leaves the step out.
 const CATCHES: &str = "
 MODEL
@@ -70,6 +82,11 @@ while step < 4:
     optimizer.step()
     step += 1
 ";
+
+/// The beginning of a program, up to its model.
+fn model() -> &'static str {
+    BLOCKS.split("optimizer").next().expect("a model")
+}
 
 fn arguments(torch: &Torch, options: &[&str], program: &[&str]) -> Vec<String> {
     let mut args = vec!["plan".to_owned(), "--cc=8.0".to_owned(), "--context=0".to_owned()];
@@ -101,6 +118,10 @@ for step in range(4):
 
 fn row<'a>(plan: &'a Value, set: &str) -> Option<&'a Value> {
     plan["tried"].as_array()?.iter().find(|row| row["set"] == set)
+}
+
+fn peak(row: &Value) -> u64 {
+    row["peak_allocated_bytes"].as_u64().expect("a peak")
 }
 
 #[test]
@@ -158,20 +179,57 @@ fn a_program_that_fits_as_it_is_keeps_its_command() {
 #[test]
 fn a_program_that_asks_for_the_gpus_memory_runs_on_one_of_that_size() {
     let Some(torch) = Torch::new("plan-asks", BLOCKS) else { return };
-    let plan = planned(&torch, &["--gpu=4GiB"], &["asks"], 0);
-    let peak = |row: &Value| row["peak_allocated_bytes"].as_u64().expect("a peak");
-    // Trials have more memory than the GPU.
-    assert!(peak(&plan["planned"]) < peak(&plan["tried"][0]) / 2, "{plan}");
+    let small = planned(&torch, &["--gpu=4GiB"], &["asks"], 0);
+    let large = planned(&torch, &["--gpu=6GiB"], &["asks"], 0);
+    // Trials have more memory than either.
+    assert!(peak(&small["planned"]) < peak(&large["planned"]) / 2, "{small} {large}");
+    assert_eq!(peak(&small["planned"]), peak(&small["tried"][0]), "{small}");
+}
+
+#[test]
+fn memory_that_grows_after_the_first_steps_counts() {
+    let Some(torch) = Torch::new("plan-grows", &GROWS.replace("MODEL", model())) else { return };
+    let plan = planned(&torch, &["--gpu=1GiB", "--numbers=identical"], &[], 0);
+    let said = plan["checked"].as_str().expect("why it does not fit");
+    assert!(said.contains("as it is was expected to fit") && said.contains("in step"), "{plan}");
+    // Trials are then as long.
+    assert_eq!(plan["tried"][0]["fits"], false, "{plan}");
+    assert!(peak(&plan["tried"][0]) > 1 << 30, "{plan}");
+    let chosen = row(&plan, plan["chosen"].as_str().expect("a set")).expect("a row");
+    assert!(!chosen["set"].as_str().unwrap_or_default().is_empty(), "{plan}");
+    // Six steps without growth, and the peak is that of all of them.
+    assert!(chosen["steps"].as_u64().is_some_and(|it| (12..30).contains(&it)), "{plan}");
+    assert_eq!(peak(&plan["planned"]), peak(chosen), "{plan}");
+}
+
+#[test]
+fn a_value_that_decides_a_size_is_named_and_can_be_assumed() {
+    let program = "
+import torch
+weight = torch.ones(1024, 1024, device='cuda', requires_grad=True)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(4):
+    rows = int((torch.rand(4096, device='cuda') > 0.5).sum())
+    (torch.randn(rows, 1024, device='cuda') @ weight).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+";
+    let Some(torch) = Torch::new("plan-values", program) else { return };
+    let zero = planned(&torch, &["--gpu=1GiB"], &[], 0);
+    let decides = &zero["tried"][0]["depends_on_values"][0];
+    assert!(decides["place"].as_str().is_some_and(|it| it.ends_with("train.py:6")), "{zero}");
+    assert!(decides["decides"].as_str().is_some_and(|it| it.contains("decides a size")), "{zero}");
+    let half = planned(&torch, &["--gpu=1GiB", "--assume=train.py:6=2048"], &[], 0);
+    // Rows of 4 KiB: the input, the product and its square's gradient at least.
+    assert!(peak(&half["planned"]) > peak(&zero["planned"]) + 2 * (2048 << 12), "{zero} {half}");
+    let text =
+        plimsoll(&arguments(&torch, &["--gpu=1GiB"], &[]).iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(stdout(&text).contains("Depends on device values") && stdout(&text).contains("train.py:6"));
 }
 
 #[test]
 fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
-    let Some(torch) = Torch::new(
-        "plan-catches",
-        &CATCHES.replace("MODEL", BLOCKS.split("optimizer").next().expect("a model")),
-    ) else {
-        return;
-    };
+    let Some(torch) = Torch::new("plan-catches", &CATCHES.replace("MODEL", model())) else { return };
     // 700 MiB as it is; a quarter of the batch fits.
     let plan = planned(&torch, &["--gpu=400MiB"], &[], 0);
     let summary = plan["summary"].as_str().expect("a sentence");
@@ -180,7 +238,7 @@ fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
         "{plan}"
     );
     let caught = &plan["tried"][0]["caught"];
-    assert!(caught["failures"].as_u64().is_some_and(|it| it > 0) && caught["steps"] == 3, "{plan}");
+    assert!(caught["failures"].as_u64().is_some_and(|it| it > 0) && caught["steps"] == 4, "{plan}");
     assert!(caught["peak_reserved_bytes"].as_u64().is_some_and(|it| it <= 400 << 20), "{plan}");
     // Without a limit it doubles its batch until memory runs out, however much there is.
     let plan = planned(&torch, &["--gpu=400MiB"], &["doubles"], 0);
@@ -207,8 +265,7 @@ fn fits(torch: &Torch, set: &str, batch: u64) -> bool {
 
 #[test]
 fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
-    let model = BLOCKS.split("optimizer").next().expect("a model");
-    let Some(torch) = Torch::new("plan-batch", &BATCHED.replace("MODEL", model)) else { return };
+    let Some(torch) = Torch::new("plan-batch", &BATCHED.replace("MODEL", model())) else { return };
     let largest = |plan: &Value, nth: usize| {
         let row = &plan["largest_batch"][nth];
         (row["set"].as_str().expect("a set").to_owned(), row["batch"].as_u64().expect("a batch"))

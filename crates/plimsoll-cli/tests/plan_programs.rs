@@ -111,7 +111,8 @@ fn a_program_without_an_optimizer_with_its_model_in_a_subprocess_or_in_a_process
         [("manual", "250MiB"), ("spawns", "250MiB"), ("queues", "250MiB"), ("groups", "320MiB")]
     {
         let plan = plan(&torch, &format!("--gpu={gpu}"), kind, 0);
-        assert!(plan["chosen"].as_str().is_some_and(|it| it.contains("checkpoint")), "{kind}: {plan}");
+        let chosen = plan["chosen"].as_str().expect("a set");
+        assert!(chosen.contains("checkpoint") || chosen.contains("offload"), "{kind}: {plan}");
         let rows = plan["tried"].as_array().into_iter().flatten();
         let mut why = rows.filter_map(|row| row["objection"].as_str());
         assert!(!why.any(|it| it.contains("stopped after")), "{kind}: {plan}");

@@ -34,6 +34,14 @@ impl Candidate {
         }
     }
 
+    /// Takes over what the run on the GPU itself showed, after more steps than those of the trial.
+    pub(super) fn settle(&mut self, itself: &Trial) {
+        self.trial.allocated_bytes = itself.allocated_bytes;
+        self.trial.reserved_bytes = itself.reserved_bytes;
+        self.trial.steps = itself.steps;
+        self.is_tight |= itself.retries > 0;
+    }
+
     /// Whether the program ran with it, and each of its techniques had an effect.
     pub(super) fn is_effective(&self) -> bool {
         self.trial.end == End::Ran && self.trial.techniques.iter().all(|it| it.applied)

@@ -56,6 +56,9 @@ fn row(candidate: &Candidate) -> Value {
         "peak_allocated_bytes": ran.then_some(trial.allocated_bytes),
         "peak_reserved_bytes": ran.then_some(trial.reserved_bytes),
         "steps": trial.steps,
+        "depends_on_values": trial.decided.iter().map(|[place, source, decides]| json!({
+            "place": place, "source": source, "decides": decides,
+        })).collect::<Vec<_>>(),
         "estimated_step_seconds": cost.map(|cost| cost.step_s),
         "extra_flops": cost.map(|cost| cost.extra_flops),
         "pcie_bytes": cost.map(|cost| cost.pcie_bytes),

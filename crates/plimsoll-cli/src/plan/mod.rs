@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `search.rs`, `polish.rs` | which sets are tried, and which is chosen |
 //! | `candidate.rs` | a set that was tried |
+//! | `check.rs` | the chosen set on the GPU itself |
 //! | `time.rs` | the estimate of a step's time |
 //! | `batch.rs` | the largest `{BATCH}` that fits |
 //! | `text.rs`, `json.rs` | the reports |
@@ -13,6 +14,7 @@
 
 mod batch;
 mod candidate;
+mod check;
 mod json;
 mod polish;
 mod search;
@@ -32,8 +34,9 @@ use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 use crate::page::quoted;
+use crate::predict::assume::Assumption;
 use crate::predict::gpu::{CONTEXT, Target, Workspaces};
-use crate::predict::trial::{self, End, How, Program, Trial};
+use crate::predict::trial::{self, End, Program, Trial};
 use crate::techniques::Numbers;
 
 #[derive(Args)]
@@ -63,9 +66,12 @@ pub(crate) struct PlanArgs {
     /// What replaces {BATCH} in the command: the batch to plan for, or a range in which the largest is searched [default: 1..512]
     #[arg(long, value_name = "N|FROM..TO", value_parser = Batches::parse)]
     batch: Option<Batches>,
-    /// Training steps of each run
+    /// Training steps of each run; that of the chosen set goes on until its reserved bytes no longer grow
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..))]
     steps: u64,
+    /// The value that a line reads from the device, instead of zero; max is the largest possible value, half is half of it
+    #[arg(long, value_name = "FILE:LINE=VALUE|max|half", value_parser = Assumption::parse)]
+    assume: Vec<Assumption>,
     /// Allocator settings, as in PYTORCH_ALLOC_CONF
     #[arg(long, value_name = "SETTINGS")]
     alloc_conf: Option<String>,
@@ -173,6 +179,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
         steps: args.steps,
         alloc_conf: args.alloc_conf.clone(),
         timeout: args.timeout,
+        assume: args.assume.clone(),
         records: args.json,
     }
 }
@@ -193,44 +200,11 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
             candidates: Vec::new(),
             is_interrupted: false,
             is_late: false,
+            settles: false,
         };
-        search.run()?;
-        // What is known by then is checked, too.
-        search.is_interrupted &= !search.is_late;
-        let (mut checked, mut planned) = (None, None);
-        while let Some(chosen) = search.chosen().cloned() {
-            // The largest batch is searched on the GPU itself.
-            if search.is_interrupted || wish.goal == Goal::Batch {
-                break;
-            }
-            let trial = search.trials.of(&chosen.set, How::Itself)?;
-            match trial.end {
-                End::Ran => {
-                    planned = Some(trial);
-                    break;
-                }
-                End::RanOut(_) if chosen.caught.is_some() && trial.goes_on(&chosen.trial) => {
-                    planned = Some(trial.clone());
-                    let base = search.candidates.iter_mut().find(|it| it.set == chosen.set);
-                    base.into_iter().for_each(|it| it.caught = Some(trial.clone()));
-                    break;
-                }
-                End::Interrupted => search.is_interrupted = true,
-                end => {
-                    let why = match end {
-                        End::RanOut(why) | End::Failed(why) | End::Unknown(why) => why,
-                        _ => String::new(),
-                    };
-                    checked = Some(format!(
-                        "{} was expected to fit, but on the GPU itself: {why}",
-                        text::named(&chosen)
-                    ));
-                    let again = search.candidates.iter_mut().find(|it| it.set == chosen.set);
-                    again.into_iter().for_each(|it| it.fits = Some(false));
-                }
-            }
-        }
+        let checked = search.checked()?;
         let chosen = search.chosen().map(|it| it.set.clone());
+        let planned = chosen.as_ref().and_then(|set| checked.of(set)).cloned();
         let chosen = chosen.and_then(|set| search.candidates.iter().position(|it| it.set == set));
         Ok(Plan {
             target: target.clone(),
@@ -240,7 +214,7 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
             is_interrupted: search.is_interrupted,
             is_late: search.is_late,
             devices: program.devices,
-            checked,
+            checked: checked.objection,
             planned,
             largest: Vec::new(),
             batch: None,

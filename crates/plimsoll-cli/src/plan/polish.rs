@@ -1,7 +1,7 @@
 //! The end of a search for the least memory or the fastest step: single techniques are added to the best set and left out of it,
 //! as long as that makes it better. Each alone may have shown no effect, such as expandable segments where nothing else is freed.
 
-use super::search::{PARTS, Search};
+use super::search::{OFFLOAD_STEP, PARTS, Search};
 use crate::exit::Failure;
 use crate::techniques::{Set, TECHNIQUES, Value};
 
@@ -10,6 +10,9 @@ const ROUNDS: usize = 3;
 
 /// Techniques that may make a step faster, and those that cost no time and leave room for less computing again.
 const FAST: [&str; 4] = ["expandable", "free-grads", "fused", "bf16"];
+
+/// The percentage of `offload` without a value.
+const OFFLOAD: u64 = 95;
 
 impl Search<'_, '_> {
     /// Changes the best set until no single change makes it better.
@@ -57,14 +60,11 @@ impl Search<'_, '_> {
             ("accumulate" | "split", Some(parts)) if is_memory && parts < PARTS[3] => parts * 2,
             ("accumulate" | "split", Some(parts)) if !is_memory && parts > 2 => parts / 2,
             ("checkpoint", Some(blocks)) if blocks > 1 => blocks - 1,
-            ("offload", None) => {
-                if is_memory {
-                    100
-                } else {
-                    80
-                }
-            }
-            ("offload", Some(percent)) if !is_memory && percent > 10 => percent - 10,
+            ("offload", None) if is_memory => 100,
+            ("offload", percent) if !is_memory => match percent.unwrap_or(OFFLOAD) {
+                percent if percent > OFFLOAD_STEP => (percent - 1) / OFFLOAD_STEP * OFFLOAD_STEP,
+                _ => return None,
+            },
             _ => return None,
         };
         Some(best.with(name, Some(value)))

@@ -21,7 +21,7 @@ const CHANGE_OPERATORS: [&str; 5] = ["chunked-loss", "no-foreach", "fused", "ada
 const BUDGETS: [u64; 3] = [50, 25, 10];
 
 /// Percentages of `offload` that are tried, below its default, are multiples of this one.
-const OFFLOAD_STEP: u64 = 10;
+pub(super) const OFFLOAD_STEP: u64 = 10;
 
 /// Parts of the batch that are tried, in this order.
 pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
@@ -66,18 +66,22 @@ pub(super) struct Search<'a, 'scope> {
     pub(super) is_interrupted: bool,
     /// Whether its time was up.
     pub(super) is_late: bool,
+    /// Whether trials go on until their reserved bytes no longer grow.
+    pub(super) settles: bool,
 }
 
 impl Search<'_, '_> {
     /// Tries sets until the wish is met as well as can be. The first candidate is the program as it is; if that did not run,
-    /// it is the only one.
+    /// it is the only one. It goes on where something was learned of a candidate since the last call.
     ///
     /// # Errors
     /// The system's.
     pub(super) fn run(&mut self) -> Result<(), Failure> {
         let base = self.tried(&Set::default())?;
-        self.until = Instant::now().checked_add(self.within);
-        self.trials.end_at(self.until);
+        if self.until.is_none() {
+            self.until = Instant::now().checked_add(self.within);
+            self.trials.end_at(self.until);
+        }
         if base.trial.end != End::Ran || (self.wish.goal == Goal::Fit && base.caught.is_some()) {
             return Ok(());
         }

@@ -9,6 +9,7 @@ use super::search::Goal;
 use super::time::Cost;
 use crate::bytes;
 use crate::output::{BOLD, RESET};
+use crate::predict::reads;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::Numbers;
 
@@ -50,6 +51,11 @@ pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
     let ran: Vec<&Candidate> = plan.candidates.iter().filter(|it| it.objection().is_none()).collect();
     if !ran.is_empty() {
         table(&mut out, plan, &ran, whole_bytes);
+    }
+    let decided = plan.chosen().or(plan.candidates.first()).map_or(&[][..], |it| &it.trial.decided);
+    if !decided.is_empty() {
+        let _ = writeln!(out, "\n{BOLD}{}{RESET}", reads::HEADING);
+        decided.iter().for_each(|row| out.extend(["  ", &reads::line(row), "\n"]));
     }
     let mut objections: Vec<(String, String)> = Vec::new();
     for it in &plan.candidates {

@@ -212,16 +212,7 @@ mod tests {
     }
 
     fn trial() -> Trial {
-        Trial {
-            end: End::Ran,
-            allocated_bytes: 0,
-            reserved_bytes: 0,
-            steps: 3,
-            caught: 0,
-            compiles: false,
-            techniques: Vec::new(),
-            contents: None,
-        }
+        Trial { steps: 3, ..Trial::without_answer(End::Ran) }
     }
 
     fn cost(set: &str) -> Cost {

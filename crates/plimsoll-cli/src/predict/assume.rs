@@ -5,14 +5,14 @@ use serde_json::Value;
 
 /// A line that reads, and the value that it gets.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Assumption(String, u64, Value);
+pub(crate) struct Assumption(String, u64, Value);
 
 impl Assumption {
     /// Reads `train.py:12=300`, `train.py:12=max`, `models/moe.py:7=true`.
     ///
     /// # Errors
     /// A message that says what is missing.
-    pub(super) fn parse(text: &str) -> Result<Assumption, String> {
+    pub(crate) fn parse(text: &str) -> Result<Assumption, String> {
         let usage = || {
             format!(
                 "`{text}` is not FILE:LINE=VALUE, such as train.py:12=300, train.py:12=max or train.py:12=half"

@@ -24,7 +24,7 @@
 //! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
 
 mod answer;
-mod assume;
+pub(crate) mod assume;
 mod embedded;
 mod failed;
 mod find;
@@ -34,7 +34,7 @@ mod keep;
 mod limits;
 pub(crate) mod planner;
 mod processes;
-mod reads;
+pub(crate) mod reads;
 pub(crate) mod report;
 mod run;
 pub(crate) mod search;

@@ -151,8 +151,20 @@ fn short(file: &str) -> &str {
     package.or_else(|| file.rsplit('/').next()).unwrap_or(file)
 }
 
-/// The reads that decide something, one row per line: the line, its source, what it decides.
-pub(super) fn rows(reports: &[Report]) -> Vec<[String; 3]> {
+/// The heading of the reads that decide something.
+pub(crate) const HEADING: &str =
+    "Depends on device values, which are zero here (set them with --assume FILE:LINE=VALUE)";
+
+/// A line where a value of the device decides something: the line, its source, what it decides.
+pub(crate) type Row = [String; 3];
+
+/// A row below the heading.
+pub(crate) fn line([place, text, said]: &Row) -> String {
+    format!("{place}  {text}\n      {said}")
+}
+
+/// The reads that decide something, one row per line.
+pub(super) fn rows(reports: &[Report]) -> Vec<Row> {
     let mut rows: BTreeMap<(String, u64, String), Vec<String>> = BTreeMap::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.decides()) {
         let (file, line) = match (&read.file, read.line, &read.via) {

@@ -39,6 +39,9 @@ pub(super) struct Report {
     pub(super) failures: u64,
     /// The step of the last of them, from 1; 0 if none failed.
     pub(super) failed_step: u64,
+    /// How often the allocator gave cached memory back because memory was short.
+    #[serde(default)]
+    pub(super) retries: u64,
     /// The devices that it used, by number.
     pub(super) devices: Vec<Peaks>,
     /// Whether `torch.backends.cudnn.benchmark` was on.

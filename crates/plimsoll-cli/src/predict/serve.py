@@ -163,7 +163,7 @@ class Serve:
         # In the child: the program goes on with this set.
         module = sys.modules["plimsoll_watch"]
         module.FOLDER = request["reports"]
-        module.RECORDS = request["records"]
+        module.RECORDS, module.SETTLES = request["records"], request["settles"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
         self.take_device(request)
         self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.

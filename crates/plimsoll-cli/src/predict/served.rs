@@ -41,6 +41,8 @@ pub(super) struct Wanted {
     pub(super) memory_bytes: Option<u64>,
     /// Whether the peak's contents are recorded.
     pub(super) records: bool,
+    /// Whether the program goes on until its reserved bytes no longer grow.
+    pub(super) settles: bool,
     pub(super) ranks: u32,
     /// Whether no other trial may run meanwhile.
     pub(super) is_alone: bool,
@@ -126,6 +128,7 @@ impl<'scope> Server<'scope> {
             "limit_bytes": wanted.limit_bytes,
             "memory_bytes": wanted.memory_bytes,
             "records": wanted.records,
+            "settles": wanted.settles,
             "shows": number == 0,
             "ranks": wanted.ranks,
             "alone": wanted.is_alone,
@@ -136,6 +139,11 @@ impl<'scope> Server<'scope> {
             .map_err(|why| unreadable(&why))?;
         self.asked.push(Some((set.clone(), how)));
         Ok(number)
+    }
+
+    /// Takes back what was asked: the same is asked anew from now on.
+    pub(super) fn forget(&mut self) {
+        self.asked.iter_mut().for_each(|it| *it = None);
     }
 
     fn places(&self, number: usize) -> (PathBuf, PathBuf) {

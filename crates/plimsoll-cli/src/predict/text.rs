@@ -100,11 +100,8 @@ fn section(out: &mut String, heading: &str, lines: &[String]) {
 
 /// The reads of device values that decide a size or a branch.
 fn values(out: &mut String, outcome: &Outcome) {
-    let rows = reads::rows(&outcome.reports);
-    let heading = "Depends on device values, which are zero here (set them with --assume FILE:LINE=VALUE)";
-    let lines: Vec<String> =
-        rows.into_iter().map(|[place, text, said]| format!("{place}  {text}\n      {said}")).collect();
-    section(out, heading, &lines);
+    let lines: Vec<String> = reads::rows(&outcome.reports).iter().map(reads::line).collect();
+    section(out, reads::HEADING, &lines);
 }
 
 /// The part of the program that the answer covers, unless it is the whole: ` in the first 3 steps`.

@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use super::PredictArgs;
 use super::answer::{Outcome, Verdict};
+use super::assume::Assumption;
 use super::gpu::{Target, Workspaces};
+use super::reads;
 use super::report::{Applied, ProcessState, Refusal, Report};
 use super::run::{Ended, Run, Session};
 pub(crate) use super::served::How;
@@ -48,6 +50,8 @@ pub(crate) struct Program {
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
     pub(crate) timeout: Option<Duration>,
+    /// Values that lines read from the device.
+    pub(crate) assume: Vec<Assumption>,
     /// Whether the run on the GPU itself records what its peak consists of.
     pub(crate) records: bool,
 }
@@ -61,9 +65,13 @@ pub(crate) struct Trial {
     pub(crate) steps: u64,
     /// Requests that ran out of memory, if the program caught each of them and went on to a good end; otherwise 0.
     pub(crate) caught: u64,
+    /// How often the allocator gave cached memory back because memory was short.
+    pub(crate) retries: u64,
     /// Whether torch.compile compiled anything.
     pub(crate) compiles: bool,
     pub(crate) techniques: Vec<Applied>,
+    /// Lines where a value of the device decides a size or a branch.
+    pub(crate) decided: Vec<reads::Row>,
     /// What the peak consists of, if the run was recorded.
     pub(crate) contents: Option<Contents>,
 }
@@ -133,6 +141,11 @@ fn recorded() -> (&'static str, OsString) {
     (peaks_only().0, OsString::new())
 }
 
+/// The variable with which a program goes on after its steps until its reserved bytes no longer grow.
+fn settles() -> (&'static str, OsString) {
+    ("PLIMSOLL_PREDICT_SETTLES", "1".into())
+}
+
 /// Tries sets of techniques on one program.
 pub(crate) struct Trials<'scope> {
     program: &'scope Program,
@@ -149,6 +162,8 @@ pub(crate) struct Trials<'scope> {
     until: Option<Instant>,
     /// Whether one was ended then.
     is_late: bool,
+    /// Whether all go on until their reserved bytes no longer grow, not only those on the GPU itself.
+    all_settle: bool,
     /// The run that was to serve, if it served nothing: it is the trial without techniques.
     unserved: Option<Trial>,
 }
@@ -175,7 +190,7 @@ pub(crate) fn during<T>(
             ];
             // Each trial has a limit of its own.
             let args = PredictArgs { timeout: None, ..program.args(&Set::default(), variables) };
-            Run::of(&args, &args.command, ample, session, &[])
+            Run::of(&args, &args.command, ample, session, &program.assume)
         })?;
         let mut trials = Trials {
             program,
@@ -187,6 +202,7 @@ pub(crate) fn during<T>(
             is_interrupted: false,
             until: None,
             is_late: false,
+            all_settle: false,
             unserved: None,
         };
         let done = work(&mut trials);
@@ -202,8 +218,9 @@ pub(crate) fn during<T>(
 pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Trial, Failure> {
     let session = Session::begin()?;
     let timeout = program.timeout.unwrap_or(FIRST_LIMIT);
-    let args = PredictArgs { timeout: Some(timeout), quiet: true, ..program.args(set, vec![peaks_only()]) };
-    let run = Run::of(&args, &args.command, target, &session, &[])?;
+    let variables = vec![peaks_only(), settles()];
+    let args = PredictArgs { timeout: Some(timeout), quiet: true, ..program.args(set, variables) };
+    let run = Run::of(&args, &args.command, target, &session, &program.assume)?;
     if run.ended == Ended::Expired {
         return Ok(Trial::expired(timeout));
     }
@@ -236,6 +253,17 @@ impl Trials<'_> {
     /// Ends trials at this time, a running one as well, but not those on the GPU itself.
     pub(crate) fn end_at(&mut self, until: Option<Instant>) {
         self.until = until;
+    }
+
+    /// Lets trials, also of sets that were tried, go on until their reserved bytes no longer grow.
+    pub(crate) fn settle_all(&mut self) {
+        self.all_settle = true;
+        self.unserved = None;
+        self.server.forget();
+    }
+
+    fn settles(&self, how: How) -> bool {
+        how == How::Itself || (self.all_settle && how != How::Counted)
     }
 
     /// Whether that time came during a trial, whose end is then [`End::Interrupted`].
@@ -283,6 +311,7 @@ impl Trials<'_> {
         let target = if matches!(how, How::Limited | How::Itself) { self.target } else { self.ample };
         let is_last = how == How::Itself;
         let mut variables = vec![if is_last && self.program.records { recorded() } else { peaks_only() }];
+        variables.extend(self.settles(how).then(settles));
         if how == How::Counted {
             variables.push(("PLIMSOLL_WITH", set.counted().into()));
         }
@@ -292,7 +321,7 @@ impl Trials<'_> {
             quiet: self.first.is_some(),
             ..self.program.args(set, variables)
         };
-        let run = Run::of(&args, &args.command, target, self.session, &[])?;
+        let run = Run::of(&args, &args.command, target, self.session, &self.program.assume)?;
         if run.ended == Ended::Expired {
             self.is_late |= left < limit;
             return Ok(if left < limit {
@@ -325,6 +354,7 @@ impl Trials<'_> {
             limit_bytes: (how == How::Limited).then(|| self.target.capacity_bytes()),
             memory_bytes: (how == How::Itself).then_some(self.target.total_bytes),
             records: how == How::Itself && self.program.records,
+            settles: self.settles(how),
             ranks: if set.has("fsdp") { self.program.devices } else { 1 },
             is_alone,
         }
@@ -394,8 +424,10 @@ impl Trial {
             reserved_bytes: 0,
             steps: 0,
             caught: 0,
+            retries: 0,
             compiles: false,
             techniques: Vec::new(),
+            decided: Vec::new(),
             contents: None,
         }
     }
@@ -432,8 +464,10 @@ impl Trial {
             reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes)),
             steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
             caught: caught(ended, reports),
+            retries: reports.iter().map(|report| report.retries).sum(),
             compiles: reports.iter().any(|report| report.compiles),
             techniques: outcome.techniques().to_vec(),
+            decided: reads::rows(reports),
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
         })
     }

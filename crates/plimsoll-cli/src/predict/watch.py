@@ -13,12 +13,15 @@ import weakref
 
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # for the reports
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
+SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to go on until the reserved bytes no longer grow
 STOP = os.path.join(FOLDER or "", "stop")  # exit once this file exists
 ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks
 RECORDS = not os.environ.get("PLIMSOLL_PREDICT_PEAKS_ONLY")  # whether to record the history
 PLAN = os.environ.get("PLIMSOLL_PLAN_FOLDER")  # requests to try sets of techniques
 WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
 PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
+QUIET = 6  # reserved bytes that did not grow for this many steps have settled
+LATEST = 60  # steps after which nobody waits for that
 ENTRIES = 1_000_000  # events in the history, the latest ones
 # Libraries that have their own kernels, or allocate device memory outside PyTorch.
 LIBRARIES = (
@@ -81,6 +84,7 @@ class Watch:
         self.outside = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
         self.after_error = None  # the exception that ended the code after the steps
         self.peaks = {}  # by device: bytes, and the step
+        self.retries = {}  # by device: how often the allocator gave cached memory back because memory was short
         self.error = None
         self.refusal = None  # the technique that cannot be applied, and why
 
@@ -196,12 +200,17 @@ class Watch:
         self.counted = steps
         self.measure(steps)
         finish.stepped()
-        if STEPS and steps >= STEPS:
+        if STEPS and steps >= STEPS and self.has_settled(steps):
             if finish.may_go_on():
                 finish.begin()
             else:
                 self.stop("stopped", 0)
         self.report()
+
+    def has_settled(self, steps):
+        # Where memory is fragmented, reserved bytes may grow long after the first steps.
+        grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
+        return not SETTLES or steps >= min(grown + QUIET, LATEST)
 
     def on_out_of_memory(self, device, asked, total, free):
         self.failures += 1
@@ -312,6 +321,7 @@ class Watch:
             return
         for device in range(self.torch.cuda.device_count()):
             stats = self.torch.cuda.memory_stats(device)
+            self.retries[device] = stats.get("num_alloc_retries", 0)
             if self.allocator == "native":
                 self.measure_outside(device, stats.get("reserved_bytes.all.current", 0))
             taken = 0 if self.allocator == "native" else taken_bytes(device)
@@ -372,6 +382,7 @@ class Watch:
             steps=self.count(),
             failures=self.failures,
             failed_step=self.failed_step,
+            retries=sum(self.retries.values()),
             devices=devices,
             cudnn_search=torch.backends.cudnn.benchmark,
             outside_bytes=self.outside,
