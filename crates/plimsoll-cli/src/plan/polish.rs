@@ -1,6 +1,7 @@
 //! The end of a search for the least memory or the fastest step: single techniques are added to the best set and left out of it,
 //! as long as that makes it better. Each alone may have shown no effect, such as expandable segments where nothing else is freed.
 
+use super::candidate::Candidate;
 use super::search::{OFFLOAD_STEP, PARTS, Search};
 use crate::exit::Failure;
 use crate::techniques::{Set, TECHNIQUES, Value};
@@ -15,6 +16,20 @@ const FAST: [&str; 4] = ["expandable", "free-grads", "fused", "bf16"];
 const OFFLOAD: u64 = 95;
 
 impl Search<'_, '_> {
+    /// Adds expandable segments to the set with the least memory, if its live bytes would fit: they may save nothing alone, and
+    /// something once activations are gone.
+    pub(super) fn close_gaps(&mut self) -> Result<(), Failure> {
+        let capacity = self.target.capacity_bytes();
+        let would_fit = |it: &&Candidate| it.is_effective() && it.trial.allocated_bytes <= capacity;
+        let candidates = self.candidates.iter().filter(|it| it.set.numbers() <= self.wish.numbers);
+        let least = candidates.filter(would_fit).min_by_key(|it| it.trial.reserved_bytes);
+        let Some(set) = least.map(|it| it.set.with("expandable", None)) else { return Ok(()) };
+        if !self.is_met() {
+            self.tried(&set)?;
+        }
+        Ok(())
+    }
+
     /// Changes the best set until no single change makes it better.
     ///
     /// # Errors

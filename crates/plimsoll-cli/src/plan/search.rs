@@ -142,6 +142,7 @@ impl Search<'_, '_> {
         }
         if !self.is_met() {
             self.level(&keep(&["expandable", gradients]), has_checkpoint, has_offload, false)?;
+            self.close_gaps()?;
         }
         if self.wish.numbers >= Numbers::Rounding && !self.is_met() {
             let optimizer = if useful.contains(&"fused") { "fused" } else { "no-foreach" };
@@ -150,6 +151,7 @@ impl Search<'_, '_> {
                 rounding = rounding.with("memory-budget", Some(BUDGETS[BUDGETS.len() - 1]));
             }
             self.level(&rounding, has_checkpoint, has_offload, true)?;
+            self.close_gaps()?;
             if useful.contains(&"fsdp") && !self.is_met() {
                 // Whole parameters are freed where they are sharded, which leaves gaps.
                 let sharded = keep(&["free-grads", optimizer, "fsdp"]).with("expandable", None);
@@ -215,14 +217,16 @@ impl Search<'_, '_> {
     }
 
     /// Whether no further set can be better, or the user ended the search.
-    fn is_met(&self) -> bool {
+    pub(super) fn is_met(&self) -> bool {
         self.is_interrupted || (self.wish.goal == Goal::Fit && self.chosen().is_some_and(Candidate::has_room))
     }
 
     /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
     fn level(&mut self, set: &Set, checkpoint: bool, offload: bool, parts: bool) -> Result<(), Failure> {
         self.ahead([set.clone()].into_iter().chain(checkpoint.then(|| set.with("checkpoint", None))))?;
-        if !set.is_empty() && self.tried(set)?.has_room() && !self.wish.goal.is_memory() {
+        let own = self.tried(set)?;
+        let is_enough = !set.is_empty() && own.has_room() && !self.wish.goal.is_memory();
+        if is_enough || own.trial.end != End::Ran {
             return Ok(());
         }
         let mut least = set.clone();
@@ -233,20 +237,8 @@ impl Search<'_, '_> {
             }
         }
         if parts && !self.is_interrupted {
-            let name = if self
-                .tried(&self.without_conflict(&least, "accumulate").with("accumulate", Some(2)))?
-                .is_effective()
-            {
-                "accumulate"
-            } else {
-                "split"
-            };
-            let base = self.without_conflict(&least, name);
-            self.ahead(PARTS[..2].iter().map(|number| base.with(name, Some(*number))))?;
-            for number in PARTS {
-                let tried = self.tried(&base.with(name, Some(number)))?;
-                let fits = tried.fits == Some(true) && !self.wish.goal.is_memory();
-                if fits || tried.trial.end != End::Ran || self.is_interrupted {
+            for name in ["accumulate", "split"] {
+                if !self.is_ruled_out(name) && self.parts(&self.without_conflict(&least, name), name)? {
                     break;
                 }
             }
@@ -262,6 +254,30 @@ impl Search<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// This set with the batch in more and more parts, until it fits. Returns whether the technique has an effect.
+    fn parts(&mut self, set: &Set, name: &'static str) -> Result<bool, Failure> {
+        if !self.tried(&set.with(name, Some(PARTS[0])))?.is_effective() {
+            return Ok(false);
+        }
+        for number in PARTS {
+            let tried = self.tried(&set.with(name, Some(number)))?;
+            let fits = tried.fits == Some(true) && !self.wish.goal.is_memory();
+            if fits || !tried.is_effective() || self.is_interrupted {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a trial has shown that a technique cannot be applied to this program, or has no effect on it.
+    fn is_ruled_out(&self, name: &str) -> bool {
+        self.candidates.iter().any(|it| match &it.trial.end {
+            End::Refused(refusal) => refusal.technique == name,
+            End::Ran => it.trial.technique(name).is_some_and(|it| !it.applied),
+            _ => false,
+        })
     }
 
     /// This set with saved tensors on the host, and the smallest percentage of them with which it fits.

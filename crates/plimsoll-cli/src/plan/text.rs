@@ -158,7 +158,7 @@ pub(super) fn verdict(plan: &Plan) -> String {
                 .min_by_key(|it| it.trial.reserved_bytes);
             let least = least.map_or_else(String::new, |it| {
                 let with = if it.set.is_empty() { "" } else { "with " };
-                format!("; the least is {} reserved, {with}{}", size(it.trial.reserved_bytes), named(it))
+                format!("; the least is {}, {with}{}", spare(it), named(it))
             });
             match offer {
                 Some(it) => format!(

@@ -187,7 +187,7 @@ enum Mark {
     Operator(Name),
     /// A derivative is computed, by the node of this name if it has one.
     Derivative(Option<Name>),
-    /// PyTorch's own Python around operators, on any thread, also on that of the backward pass.
+    /// Python around operators, on any thread, also on that of the backward pass: PyTorch's own, and that of `predict`.
     Dispatch,
     /// Another frame that shows an activity.
     Native(Activity),
@@ -329,7 +329,8 @@ fn library_mark(file: &str, name: &str) -> Mark {
     if file.ends_with("/torch/nn/modules/module.py") && name == "_call_impl" {
         return Mark::ModuleCall;
     }
-    if file.contains("/torch/_native/") {
+    const AROUND: [&str; 3] = ["/torch/_native/", "<frozen plimsoll shadows>", "<frozen plimsoll experts>"];
+    if AROUND.iter().any(|part| file.contains(part)) {
         return Mark::Dispatch;
     }
     let activity = library_activity(&file, name);

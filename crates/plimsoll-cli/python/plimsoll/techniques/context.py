@@ -24,7 +24,7 @@ def culprit(failure):
         return None
     names = [it.name for it in active]
     frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
-    own = next((it for it in reversed(frames) if "site-packages" not in it and "dist-packages" not in it), "")
+    own = next((it for it in reversed(frames) if not is_around(it)), "")
     if type(failure).__name__ == "CheckpointError":
         return next((it for it in names if it in ("checkpoint", "split")), None)
     if not own.startswith(FROZEN):
@@ -34,6 +34,12 @@ def culprit(failure):
     shared = {"lazy-logits": "chunked-loss", "autocast": "bf16"}
     named = (shared.get(it, it) for it in ours)
     return next((it for it in named if it in names), next(iter(names), None))
+
+
+def is_around(file):
+    # Whether a file is of a package, or of what `predict` puts around operators.
+    is_packages = "site-packages" in file or "dist-packages" in file
+    return is_packages or (file.startswith(FROZEN) and f"{__package__}.{file[len(FROZEN) : -1]}" not in sys.modules)
 
 
 def guarded(function, *args, **kwargs):
