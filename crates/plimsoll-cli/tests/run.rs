@@ -96,6 +96,38 @@ for step in range(3):
 print('parameters', hashlib.sha1(b''.join(it.detach().numpy().tobytes() for it in model.state_dict().values())).hexdigest())
 ";
 
+/// On the CPU the gates of a cell are parts of one storage, each with a version of its own, which change one after the other.
+const CELLS: &str = "
+import torch, torch.nn as nn
+torch.set_num_threads(1)
+torch.manual_seed(0)
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head = nn.LSTMCell(16, 16), nn.Linear(16, 1)
+    def forward(self, x):
+        state = None
+        for part in x:
+            state = self.cell(part, state)
+        return self.head(state[0])
+model = Model()
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+for step in range(4):
+    loss = model(torch.randn(12, 8, 16)).square().mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    print('loss', loss.item().hex())
+";
+
+#[test]
+fn a_part_of_a_storage_that_counts_its_own_changes_is_not_copied_before_the_others_are_made() {
+    let Some(torch) = Torch::new("run-cells", CELLS) else { return };
+    let plain = stdout(&run(&torch, "", &[]));
+    assert_eq!(plain.lines().count(), 4, "{plain}");
+    assert_eq!(stdout(&run(&torch, "offload", &[])), plain);
+}
+
 /// Runs the program on the CPU with a set, and with these arguments.
 fn run(torch: &Torch, set: &str, arguments: &[&str]) -> Output {
     let program = torch.folder.file("train.py");

@@ -70,6 +70,8 @@ class Offload:
                 return tensor
             if tensor.nbytes * LEAST_SHARE < bytes or storage._cdata in parameters:
                 return tensor
+            if tensor.nbytes < bytes and not tensor._is_view():
+                return tensor  # a part with a version of its own (`unsafe_chunk`, as in LSTM cells): others may still change
             key = (storage._cdata, tensor._version)
             if key not in found:
                 found[key] = StorageWeakRef(storage), copies.add(tensor)
