@@ -201,6 +201,10 @@ fn described(candidate: &Candidate) -> String {
             "checkpoint" | "split" | "accumulate" | "fsdp" | "memory-budget" if !detail.is_empty() => {
                 format!("{name} {detail}")
             }
+            "offload" => match candidate.set.value(name) {
+                Some(percent) => format!("{name} of {percent} % of the saved bytes"),
+                None => name.to_owned(),
+            },
             _ => name.to_owned(),
         }
     };
