@@ -141,7 +141,7 @@ impl<'scope> Server<'scope> {
         Ok(number)
     }
 
-    /// Takes back what was asked: the same is asked anew from now on.
+    /// Forgets all requests. What was asked for before is asked for again, in a new fork.
     pub(super) fn forget(&mut self) {
         self.asked.iter_mut().for_each(|it| *it = None);
     }
