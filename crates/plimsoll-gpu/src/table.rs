@@ -20,22 +20,40 @@ use crate::Gpu;
 pub const GPUS: &[Gpu] = &[
     hopper::H200,
     hopper::H100,
+    hopper::H100_PCIE,
+    hopper::H20,
     blackwell::B200,
     blackwell::GB200,
+    blackwell::B300,
     ampere::A100_80GB,
     ampere::A100_40GB,
+    ampere::A30,
     ada::RTX_4090,
+    ada::RTX_4080,
+    ada::RTX_4070_TI_SUPER,
+    ada::RTX_4070,
+    ada::RTX_4060_TI_16GB,
+    ada::RTX_6000_ADA,
     ada::L40S,
+    ada::L40,
     ada::L4,
     ampere::RTX_3090,
+    ampere::RTX_3080,
+    ampere::RTX_3070,
+    ampere::RTX_3060,
     ampere::A10G,
     ampere::A40,
     ampere::A6000,
+    ampere::RTX_A5000,
     older::T4,
+    older::RTX_2080_TI,
     older::V100_32GB,
     older::V100_16GB,
     older::P100,
     blackwell::RTX_5090,
+    blackwell::RTX_5080,
+    blackwell::RTX_5070_TI,
+    blackwell::RTX_PRO_6000,
 ];
 
 #[cfg(test)]
@@ -91,9 +109,9 @@ mod tests {
             let Bandwidth { memory_bytes_per_s, pcie_bytes_per_s, nvlink_bytes_per_s } = gpu.bandwidth;
             assert!(nvlink_bytes_per_s.is_none_or(|nvlink| pcie_bytes_per_s < nvlink), "{}", gpu.name);
             assert!(nvlink_bytes_per_s.unwrap_or(pcie_bytes_per_s) < memory_bytes_per_s, "{}", gpu.name);
-            assert!((8 << 30..256 << 30).contains(&gpu.memory_bytes), "{}", gpu.name);
+            assert!((7 << 30..288 << 30).contains(&gpu.memory_bytes), "{}", gpu.name);
             assert!(gpu.shared_bytes_per_block <= gpu.shared_bytes_per_multiprocessor, "{}", gpu.name);
-            assert!(gpu.l2_bytes >= 4 << 20 && gpu.power_watts >= 70, "{}", gpu.name);
+            assert!(gpu.l2_bytes >= 2 << 20 && gpu.power_watts >= 70, "{}", gpu.name);
             assert!(!gpu.datasheet.is_empty() && !gpu.memory_source.is_empty(), "{}", gpu.name);
         }
     }

@@ -192,7 +192,7 @@ pub(crate) fn list(whole: bool) -> String {
     // Writing to a `String` cannot fail.
     let _ = writeln!(
         out,
-        "{:<10} {:>15}  {:<4}  {:>3}  {:>9}  {:>9}  {:>9}  {:<26}  source of the memory size",
+        "{:<17} {:>15}  {:<4}  {:>3}  {:>9}  {:>9}  {:>9}  {:<49}  source of the memory size",
         "name", "memory", "cc", "SMs", "GB/s", "TFLOP/s", "in f32", "card"
     );
     for gpu in GPUS {
@@ -200,7 +200,7 @@ pub(crate) fn list(whole: bool) -> String {
         let tera = |per_s: u64| per_s as f64 / 1e12;
         let _ = writeln!(
             out,
-            "{:<10} {size:>15}  {:<4}  {:>3}  {:>9}  {:>9.1}  {:>9.1}  {:<26}  {}",
+            "{:<17} {size:>15}  {:<4}  {:>3}  {:>9}  {:>9.1}  {:>9.1}  {:<49}  {}",
             gpu.name,
             version(gpu.capability),
             gpu.multiprocessors,
@@ -245,8 +245,8 @@ mod tests {
             ("24GiB", "8.6", "RTX-3090"),
             ("80GB", "8.0", "A100-80GB"),
             ("80GiB", "9.0", "H100"),
-            ("8GiB", "8.9", "L4"),
-            ("1TiB", "10.0", "GB200"),
+            ("8GiB", "8.6", "RTX-3070"),
+            ("1TiB", "10.3", "B300"),
         ] {
             let target = Target::new(size, None, 0).unwrap();
             assert_eq!((target.capability.as_str(), target.assumed_from), (capability, Some(from)), "{size}");
@@ -259,7 +259,7 @@ mod tests {
     fn times_are_those_of_the_named_gpu_or_of_one_with_its_compute_capability() {
         for (gpu, capability, listed) in [
             ("RTX-4090", None, "RTX-4090"),
-            ("5GiB", None, "L4"),
+            ("5GiB", None, "RTX-3070"),
             ("5GiB", Some("9.0"), "H100"),
             ("141GB", Some("9.0"), "H200"),
             ("24GiB", Some("8.7"), "RTX-3090"),

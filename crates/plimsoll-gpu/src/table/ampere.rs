@@ -41,6 +41,31 @@ pub(super) const A100_40GB: Gpu = Gpu {
     ..A100_80GB
 };
 
+pub(super) const A30: Gpu = Gpu {
+    name: "A30",
+    card: "NVIDIA A30",
+    memory_bytes: 25_265_145_118,
+    memory_source: "23.53 GiB in google/RB-Modulation#5, to 0.01 GiB",
+    multiprocessors: 56,
+    l2_bytes: 25_165_824,
+    bus_bits: 3072,
+    clock_khz: 1_440_000,
+    memory_clock_khz: 1_215_000,
+    power_watts: 165,
+    bandwidth: Bandwidth::nvlink(933.0, 32.0, 100.0),
+    flops: FlopRates {
+        f64: tera(10.3),
+        f32: tera(10.3),
+        tf32: Some(tera(82.0)),
+        f16: tera(165.0),
+        bf16: Some(tera(165.0)),
+        fp8: None,
+        i8: Some(tera(330.0)),
+    },
+    datasheet: "NVIDIA A30 Tensor Core GPU datasheet",
+    ..A100_80GB
+};
+
 pub(super) const RTX_3090: Gpu = Gpu {
     name: "RTX-3090",
     card: "NVIDIA GeForce RTX 3090",
@@ -68,6 +93,81 @@ pub(super) const RTX_3090: Gpu = Gpu {
         i8: Some(tera(284.0)),
     },
     datasheet: "NVIDIA Ampere GA102 GPU Architecture, appendix (GeForce RTX 3090)",
+};
+
+pub(super) const RTX_3080: Gpu = Gpu {
+    name: "RTX-3080",
+    card: "NVIDIA GeForce RTX 3080",
+    memory_bytes: 10_501_195_038,
+    memory_source: "9.78 GiB in zai-org/CogVideo#34, to 0.01 GiB",
+    multiprocessors: 68,
+    l2_bytes: 5_242_880,
+    bus_bits: 320,
+    clock_khz: 1_710_000,
+    memory_clock_khz: 9_501_000,
+    power_watts: 320,
+    bandwidth: Bandwidth::pcie(760.0, 32.0),
+    flops: FlopRates {
+        f64: tera(0.465),
+        f32: tera(29.8),
+        tf32: Some(tera(29.8)),
+        f16: tera(59.5),
+        bf16: Some(tera(59.5)),
+        fp8: None,
+        i8: Some(tera(238.0)),
+    },
+    datasheet: "NVIDIA Ampere GA102 GPU Architecture (GeForce RTX 3080 with 10 GB)",
+    ..RTX_3090
+};
+
+pub(super) const RTX_3070: Gpu = Gpu {
+    name: "RTX-3070",
+    card: "NVIDIA GeForce RTX 3070",
+    memory_bytes: 8_353_711_390,
+    memory_source: "7.78 GiB in akshitac8/OW-DETR#46, to 0.01 GiB",
+    multiprocessors: 46,
+    l2_bytes: 4_194_304,
+    bus_bits: 256,
+    clock_khz: 1_725_000,
+    memory_clock_khz: 7_001_000,
+    power_watts: 220,
+    bandwidth: Bandwidth::pcie(448.0, 32.0),
+    flops: FlopRates {
+        f64: tera(0.317),
+        f32: tera(20.3),
+        tf32: Some(tera(20.3)),
+        f16: tera(40.6),
+        bf16: Some(tera(40.6)),
+        fp8: None,
+        i8: Some(tera(162.6)),
+    },
+    datasheet: "NVIDIA Ampere GA102 GPU Architecture, appendix (GeForce RTX 3070)",
+    ..RTX_3090
+};
+
+pub(super) const RTX_3060: Gpu = Gpu {
+    name: "RTX-3060",
+    card: "NVIDIA GeForce RTX 3060",
+    memory_bytes: 12_616_466_432,
+    memory_source: "11.75 GiB in Kunhao-Liu/StyleGaussian#12, to 0.01 GiB",
+    multiprocessors: 28,
+    l2_bytes: 2_359_296,
+    bus_bits: 192,
+    clock_khz: 1_777_000,
+    memory_clock_khz: 7_501_000,
+    power_watts: 170,
+    bandwidth: Bandwidth::pcie(360.0, 32.0),
+    flops: FlopRates {
+        f64: tera(0.199),
+        f32: tera(12.7),
+        tf32: Some(tera(12.7)),
+        f16: tera(25.5),
+        bf16: Some(tera(25.5)),
+        fp8: None,
+        i8: Some(tera(101.9)),
+    },
+    datasheet: "NVIDIA's specifications of the GeForce RTX 3060 with 12 GB (rates per core and clock: the RTX 3090's)",
+    ..RTX_3090
 };
 
 pub(super) const A10G: Gpu = Gpu {
@@ -134,5 +234,28 @@ pub(super) const A6000: Gpu = Gpu {
         i8: Some(tera(309.7)),
     },
     datasheet: "NVIDIA Ampere GA102 GPU Architecture, appendix (RTX A6000)",
+    ..A40
+};
+
+pub(super) const RTX_A5000: Gpu = Gpu {
+    name: "RTX-A5000",
+    card: "NVIDIA RTX A5000",
+    memory_bytes: 25_426_206_392,
+    memory_source: "23.68 GiB in zai-org/GLM-4#730, to 0.01 GiB",
+    multiprocessors: 64,
+    clock_khz: 1_695_000,
+    memory_clock_khz: 8_001_000,
+    power_watts: 230,
+    bandwidth: Bandwidth::nvlink(768.0, 32.0, 56.25),
+    flops: FlopRates {
+        f64: tera(0.434),
+        f32: tera(27.8),
+        tf32: Some(tera(55.6)),
+        f16: tera(111.1),
+        bf16: Some(tera(111.1)),
+        fp8: None,
+        i8: Some(tera(222.2)),
+    },
+    datasheet: "NVIDIA RTX A5000 datasheet (its sparse tensor rate halved; other types: the A6000's ratios)",
     ..A40
 };

@@ -1,4 +1,4 @@
-//! Blackwell: compute capabilities 10.0 (data centre) and 12.0 (GeForce).
+//! Blackwell: compute capabilities 10.0 and 10.3 (data centre), and 12.0 (graphics).
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
@@ -54,6 +54,27 @@ pub(super) const GB200: Gpu = Gpu {
     ..B200
 };
 
+pub(super) const B300: Gpu = Gpu {
+    name: "B300",
+    card: "NVIDIA B300 SXM6 AC",
+    memory_bytes: 287_429_948_866,
+    memory_source: "267.69 GiB in PyTorch's messages, to 0.01 GiB",
+    capability: (10, 3),
+    clock_khz: 2_032_000,
+    power_watts: 1100,
+    flops: FlopRates {
+        f64: tera(1.25),
+        f32: tera(75.0),
+        tf32: Some(tera(1_125.0)),
+        f16: tera(2_250.0),
+        bf16: Some(tera(2_250.0)),
+        fp8: Some(tera(4_500.0)),
+        i8: Some(tera(150.0)),
+    },
+    datasheet: "NVIDIA Blackwell technical brief (HGX B300, an eighth of it; sparse rates halved; bandwidths: the B200's)",
+    ..B200
+};
+
 pub(super) const RTX_5090: Gpu = Gpu {
     name: "RTX-5090",
     card: "NVIDIA GeForce RTX 5090",
@@ -81,4 +102,76 @@ pub(super) const RTX_5090: Gpu = Gpu {
         i8: Some(tera(838.0)),
     },
     datasheet: "NVIDIA RTX Blackwell GPU Architecture, appendix A (GeForce RTX 5090)",
+};
+
+pub(super) const RTX_5080: Gpu = Gpu {
+    name: "RTX-5080",
+    card: "NVIDIA GeForce RTX 5080",
+    memory_bytes: 16_621_523_435,
+    memory_source: "15.48 GiB in Tencent-Hunyuan/Hunyuan3D-2#238, to 0.01 GiB",
+    multiprocessors: 84,
+    l2_bytes: 67_108_864,
+    bus_bits: 256,
+    clock_khz: 2_617_000,
+    memory_clock_khz: 15_001_000,
+    power_watts: 360,
+    bandwidth: Bandwidth::pcie(960.0, 64.0),
+    flops: FlopRates {
+        f64: tera(0.88),
+        f32: tera(56.3),
+        tf32: Some(tera(56.3)),
+        f16: tera(112.6),
+        bf16: Some(tera(112.6)),
+        fp8: Some(tera(225.1)),
+        i8: Some(tera(450.2)),
+    },
+    datasheet: "NVIDIA RTX Blackwell GPU Architecture, appendix (GeForce RTX 5080)",
+    ..RTX_5090
+};
+
+pub(super) const RTX_5070_TI: Gpu = Gpu {
+    name: "RTX-5070-Ti",
+    card: "NVIDIA GeForce RTX 5070 Ti",
+    memory_bytes: 16_611_540_992,
+    memory_source: "15842 MiB in ggml's messages",
+    multiprocessors: 70,
+    l2_bytes: 50_331_648,
+    bus_bits: 256,
+    clock_khz: 2_452_000,
+    memory_clock_khz: 14_001_000,
+    power_watts: 300,
+    bandwidth: Bandwidth::pcie(896.0, 64.0),
+    flops: FlopRates {
+        f64: tera(0.687),
+        f32: tera(43.9),
+        tf32: Some(tera(43.9)),
+        f16: tera(87.9),
+        bf16: Some(tera(87.9)),
+        fp8: Some(tera(175.8)),
+        i8: Some(tera(351.5)),
+    },
+    datasheet: "NVIDIA RTX Blackwell GPU Architecture, appendix (GeForce RTX 5070 Ti)",
+    ..RTX_5090
+};
+
+pub(super) const RTX_PRO_6000: Gpu = Gpu {
+    name: "RTX-PRO-6000",
+    card: "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
+    memory_bytes: 101_973_261_025,
+    memory_source: "94.97 GiB in PyTorch's messages, to 0.01 GiB",
+    multiprocessors: 188,
+    l2_bytes: 134_217_728,
+    clock_khz: 2_617_000,
+    power_watts: 600,
+    flops: FlopRates {
+        f64: tera(1.97),
+        f32: tera(126.0),
+        tf32: Some(tera(251.9)),
+        f16: tera(503.8),
+        bf16: Some(tera(503.8)),
+        fp8: Some(tera(1_007.6)),
+        i8: Some(tera(1_007.6)),
+    },
+    datasheet: "NVIDIA RTX Blackwell PRO GPU Architecture, appendix (RTX PRO 6000 Blackwell Workstation Edition)",
+    ..RTX_5090
 };

@@ -2,7 +2,7 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-/// The properties that both share: the same chip with different memory.
+/// The properties that they share: the same chip with different memory, or with fewer multiprocessors.
 const SXM: Gpu = Gpu {
     name: "",
     card: "",
@@ -50,5 +50,51 @@ pub(super) const H100: Gpu = Gpu {
     card: "NVIDIA H100 80GB HBM3",
     memory_bytes: 85_017_493_504,
     memory_source: "measured, driver 580.159.04",
+    ..SXM
+};
+
+pub(super) const H100_PCIE: Gpu = Gpu {
+    name: "H100-PCIe",
+    card: "NVIDIA H100 PCIe",
+    memory_bytes: 84_943_044_608,
+    memory_source: "81008 MiB in PyTorch's device properties",
+    multiprocessors: 114,
+    clock_khz: 1_755_000,
+    memory_clock_khz: 1_593_000,
+    power_watts: 350,
+    bandwidth: Bandwidth::nvlink(2_000.0, 64.0, 300.0),
+    flops: FlopRates {
+        f64: tera(51.2),
+        f32: tera(51.2),
+        tf32: Some(tera(378.0)),
+        f16: tera(756.0),
+        bf16: Some(tera(756.0)),
+        fp8: Some(tera(1_513.0)),
+        i8: Some(tera(1_513.0)),
+    },
+    datasheet: "NVIDIA H100 Tensor Core GPU Architecture (H100 PCIe; sparse rates halved)",
+    ..SXM
+};
+
+pub(super) const H20: Gpu = Gpu {
+    name: "H20",
+    card: "NVIDIA H20",
+    memory_bytes: 102_010_716_160,
+    memory_source: "97285 MiB in PyTorch's device properties",
+    multiprocessors: 78,
+    l2_bytes: 62_914_560,
+    bus_bits: 6144,
+    power_watts: 400,
+    bandwidth: Bandwidth::nvlink(4_000.0, 64.0, 450.0),
+    flops: FlopRates {
+        f64: tera(1.0),
+        f32: tera(39.5),
+        tf32: Some(tera(74.0)),
+        f16: tera(148.0),
+        bf16: Some(tera(148.0)),
+        fp8: Some(tera(296.0)),
+        i8: Some(tera(296.0)),
+    },
+    datasheet: "NVIDIA H20 datasheet (f32: its cores at their clock; the datasheet's 44 is above that)",
     ..SXM
 };

@@ -32,6 +32,31 @@ pub(super) const T4: Gpu = Gpu {
     datasheet: "NVIDIA T4 datasheet (f64: a 32nd of f32, as of its chip)",
 };
 
+pub(super) const RTX_2080_TI: Gpu = Gpu {
+    name: "RTX-2080-Ti",
+    card: "NVIDIA GeForce RTX 2080 Ti",
+    memory_bytes: 11_554_258_944,
+    memory_source: "11019 MiB in PyTorch's device properties",
+    multiprocessors: 68,
+    l2_bytes: 5_767_168,
+    bus_bits: 352,
+    clock_khz: 1_545_000,
+    memory_clock_khz: 7_000_000,
+    power_watts: 250,
+    bandwidth: Bandwidth::nvlink(616.0, 16.0, 50.0),
+    flops: FlopRates {
+        f64: tera(0.42),
+        f32: tera(13.4),
+        tf32: None,
+        f16: tera(53.8),
+        bf16: None,
+        fp8: None,
+        i8: Some(tera(215.2)),
+    },
+    datasheet: "NVIDIA Turing GPU Architecture, appendix (GeForce RTX 2080 Ti, reference)",
+    ..T4
+};
+
 pub(super) const V100_32GB: Gpu = Gpu {
     name: "V100-32GB",
     card: "Tesla V100-SXM2-32GB",
