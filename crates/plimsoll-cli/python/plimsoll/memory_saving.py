@@ -26,7 +26,7 @@ def checkpoint_blocks(model: torch.nn.Module, every: int = 1, first: int | None 
     """Computes the activations of the model's repeated blocks again in the backward pass, instead of keeping them.
 
     The blocks are the entries of the model's containers whose class occurs more than once: the layers of a transformer, the
-    residual blocks of a ResNet. ``every=2`` takes every second one, ``first=4`` only the first four. Returns their names.
+    residual blocks of a ResNet; in a model without such entries, the modules whose class does. ``every=2`` takes every second one, ``first=4`` only the first four. Returns their names.
 
     Losses and parameters keep their bits, with dropout and batch normalization, too. Refused where the model has no such
     blocks, where ``torch.compile`` compiles it, and where it is checkpointed already. A cache for generation

@@ -47,7 +47,7 @@ impl Search<'_, '_> {
             let has_grown = runs_short && trial.steps >= chosen.trial.steps && !self.settles;
             let why = match &trial.end {
                 End::Ran if !has_grown => {
-                    candidate.settle(&trial);
+                    candidate.settle(&trial, self.target);
                     None
                 }
                 End::Ran => Some("memory runs short in later steps".to_owned()),

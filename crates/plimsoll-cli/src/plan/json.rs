@@ -44,6 +44,7 @@ fn row(candidate: &Candidate) -> Value {
         "numbers": candidate.set.numbers().name(),
         "fits": candidate.fits,
         "tight": candidate.is_tight,
+        "close": candidate.fits == Some(true) && candidate.is_close,
         "caught": candidate.caught.as_ref().map(|it| json!({
             "failures": it.caught,
             "peak_allocated_bytes": it.allocated_bytes,

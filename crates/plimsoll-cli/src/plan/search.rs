@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, is_close, most_bytes};
 use super::time::{Cost, Work};
 use crate::exit::Failure;
 use crate::output;
@@ -86,7 +86,7 @@ impl Search<'_, '_> {
             return Ok(());
         }
         self.candidates[0].cost = self.cost(&Set::default(), &base.trial)?;
-        if self.wish.goal == Goal::Fit && base.has_room() {
+        if self.wish.goal == Goal::Fit && base.fits == Some(true) && !base.is_tight {
             return Ok(());
         }
         // Each trial compiles, so the technique that is made for such programs comes first.
@@ -313,7 +313,7 @@ impl Search<'_, '_> {
         let none = Some(self.tried(set)?).filter(|it| it.trial.end == End::Ran);
         let none_bytes = none.map_or(self.candidates[0].trial.reserved_bytes, |it| it.trial.reserved_bytes);
         let all_bytes = self.tried(all)?.trial.reserved_bytes;
-        let mut number = solved(none_bytes, all_bytes, of, self.target.capacity_bytes());
+        let mut number = solved(none_bytes, all_bytes, of, most_bytes(self.target));
         // Savings are about linear, so the neighbour comes second; then halves.
         let (mut too_few, mut enough, mut is_first) = (0, of, true);
         let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));
@@ -367,7 +367,7 @@ impl Search<'_, '_> {
         fitting.min_by(|a, b| {
             let rank = |it: &Candidate| if goal == Goal::Fit { it.set.numbers() } else { Numbers::Identical };
             let bytes = |it: &Candidate| if goal.is_memory() { it.trial.reserved_bytes } else { 0 };
-            let key = |it: &Candidate| (it.caught.is_some(), rank(it), bytes(it), it.is_tight);
+            let key = |it: &Candidate| (it.caught.is_some(), rank(it), bytes(it), it.is_tight, it.is_close);
             key(a)
                 .cmp(&key(b))
                 .then_with(|| hundredths(a).total_cmp(&hundredths(b)))
@@ -421,7 +421,8 @@ impl Search<'_, '_> {
         let cost = if self.candidates.is_empty() { None } else { self.cost(set, &trial)? };
         self.is_late |= self.trials.is_late();
         self.is_interrupted = self.is_late || self.trials.is_interrupted();
-        let candidate = Candidate { set: set.clone(), trial, fits, is_tight, caught, cost };
+        let is_close = is_close(self.target, trial.reserved_bytes);
+        let candidate = Candidate { set: set.clone(), trial, fits, is_tight, is_close, caught, cost };
         if candidate.trial.end != End::Interrupted || self.candidates.is_empty() {
             output::progress(&super::text::progress(&candidate));
             self.candidates.push(candidate.clone());

@@ -115,7 +115,7 @@ pub(super) fn verdict(plan: &Plan) -> String {
             "{} of {}{}",
             size(it.caught.as_ref().unwrap_or(&it.trial).reserved_bytes + plan.target.context_bytes),
             size(plan.target.total_bytes),
-            if it.is_tight { ", tight" } else { "" }
+            it.room()
         )
     };
     let sentence = match plan.chosen() {
@@ -238,8 +238,7 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         let trial = &it.trial;
         let taken = trial.reserved_bytes + plan.target.context_bytes;
         let headroom = match plan.target.total_bytes.checked_sub(taken) {
-            Some(spare) if it.is_tight => format!("{}, tight", size(spare)),
-            Some(spare) => size(spare),
+            Some(spare) => format!("{}{}", size(spare), it.room()),
             None => format!("-{}", size(taken - plan.target.total_bytes)),
         };
         let cost = it.cost.unwrap_or_default();
@@ -268,6 +267,12 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         let _ = writeln!(
             out,
             "tight: it fits because the allocator gives cached memory back when memory runs short, which takes time"
+        );
+    }
+    if ran.iter().any(|it| it.room() == Candidate::CLOSE) {
+        let _ = writeln!(
+            out,
+            "close: on a card the peak may differ by more than what is left, because of other addresses and kernels of cuDNN"
         );
     }
     if ran.iter().any(|it| it.caught.is_some()) {

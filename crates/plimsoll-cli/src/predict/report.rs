@@ -214,6 +214,11 @@ impl Report {
         Ok(reports)
     }
 
+    /// Whether one of its peaks came after its steps.
+    pub(super) fn peaks_later(&self) -> bool {
+        self.devices.iter().any(|it| it.allocated_step.max(it.reserved_step) > self.steps)
+    }
+
     /// Its name in the report.
     pub(super) fn name(&self) -> String {
         self.rank.map_or_else(|| format!("process {}", self.pid), |rank| format!("rank {rank}"))

@@ -7,8 +7,10 @@
 # glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and each set takes a run
 # of its own.
 
+import contextlib
 import ctypes
 import functools
+import importlib
 import json
 import os
 import signal
@@ -83,6 +85,9 @@ class Serve:
         return True
 
     def requests(self):
+        # Every optimizer imports it, for a second or two: once, before the forks.
+        with contextlib.suppress(Exception):
+            importlib.import_module("torch._dynamo")
         number, children, most = 0, [], min(len(os.sched_getaffinity(0)), MOST)
         while os.path.isdir(self.folder) and not self.has("end"):
             children = [it for it in children if not self.is_done(it)]
@@ -163,7 +168,7 @@ class Serve:
         # In the child: the program goes on with this set.
         module = sys.modules["plimsoll_watch"]
         module.FOLDER = request["reports"]
-        module.RECORDS, module.SETTLES = request["records"], request["settles"]
+        module.RECORDS, module.SETTLES, module.STOPS = request["records"], request["settles"], request["stops"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
         self.take_device(request)
         self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.

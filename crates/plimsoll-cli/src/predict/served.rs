@@ -43,6 +43,8 @@ pub(super) struct Wanted {
     pub(super) records: bool,
     /// Whether the program goes on until its reserved bytes no longer grow.
     pub(super) settles: bool,
+    /// Whether it ends after its steps, without the code after them.
+    pub(super) stops: bool,
     pub(super) ranks: u32,
     /// Whether no other trial may run meanwhile.
     pub(super) is_alone: bool,
@@ -129,6 +131,7 @@ impl<'scope> Server<'scope> {
             "memory_bytes": wanted.memory_bytes,
             "records": wanted.records,
             "settles": wanted.settles,
+            "stops": wanted.stops,
             "shows": number == 0,
             "ranks": wanted.ranks,
             "alone": wanted.is_alone,

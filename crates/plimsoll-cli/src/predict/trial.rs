@@ -67,6 +67,8 @@ pub(crate) struct Trial {
     pub(crate) caught: u64,
     /// How often the allocator gave cached memory back because memory was short.
     pub(crate) retries: u64,
+    /// Whether the peak came after the steps, as in an evaluation.
+    pub(crate) peaks_later: bool,
     /// Whether torch.compile compiled anything.
     pub(crate) compiles: bool,
     pub(crate) techniques: Vec<Applied>,
@@ -146,6 +148,11 @@ fn settles() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_SETTLES", "1".into())
 }
 
+/// The variable with which it ends after its steps, without the code after them.
+fn stops() -> (&'static str, OsString) {
+    ("PLIMSOLL_PREDICT_STOPS", "1".into())
+}
+
 /// Tries sets of techniques on one program.
 pub(crate) struct Trials<'scope> {
     program: &'scope Program,
@@ -164,6 +171,9 @@ pub(crate) struct Trials<'scope> {
     is_late: bool,
     /// Whether all go on until their reserved bytes no longer grow, not only those on the GPU itself.
     all_settle: bool,
+    /// Whether the code after the steps, such as an evaluation, is left out of trials that are not on the GPU itself: the first one has shown that
+    /// it takes less memory than the steps.
+    all_stop: bool,
     /// The run that was to serve, if it served nothing: it is the trial without techniques.
     unserved: Option<Trial>,
 }
@@ -203,6 +213,7 @@ pub(crate) fn during<T>(
             until: None,
             is_late: false,
             all_settle: false,
+            all_stop: false,
             unserved: None,
         };
         let done = work(&mut trials);
@@ -245,7 +256,10 @@ impl Trials<'_> {
             Some(trial) => trial,
             None => self.run(set, how)?,
         };
-        self.first.get_or_insert_with(|| begun.elapsed());
+        if self.first.is_none() {
+            self.first = Some(begun.elapsed());
+            self.all_stop = trial.end == End::Ran && !trial.peaks_later;
+        }
         self.is_interrupted |= trial.end == End::Interrupted && !self.is_late;
         Ok(trial)
     }
@@ -264,6 +278,10 @@ impl Trials<'_> {
 
     fn settles(&self, how: How) -> bool {
         how == How::Itself || (self.all_settle && how != How::Counted)
+    }
+
+    fn stops(&self, how: How) -> bool {
+        how == How::Counted || (self.all_stop && how != How::Itself)
     }
 
     /// Whether that time came during a trial, whose end is then [`End::Interrupted`].
@@ -312,6 +330,7 @@ impl Trials<'_> {
         let is_last = how == How::Itself;
         let mut variables = vec![if is_last && self.program.records { recorded() } else { peaks_only() }];
         variables.extend(self.settles(how).then(settles));
+        variables.extend(self.stops(how).then(stops));
         if how == How::Counted {
             variables.push(("PLIMSOLL_WITH", set.counted().into()));
         }
@@ -355,6 +374,7 @@ impl Trials<'_> {
             memory_bytes: (how == How::Itself).then_some(self.target.total_bytes),
             records: how == How::Itself && self.program.records,
             settles: self.settles(how),
+            stops: self.stops(how),
             ranks: if set.has("fsdp") { self.program.devices } else { 1 },
             is_alone,
         }
@@ -425,6 +445,7 @@ impl Trial {
             steps: 0,
             caught: 0,
             retries: 0,
+            peaks_later: false,
             compiles: false,
             techniques: Vec::new(),
             decided: Vec::new(),
@@ -465,6 +486,7 @@ impl Trial {
             steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
             caught: caught(ended, reports),
             retries: reports.iter().map(|report| report.retries).sum(),
+            peaks_later: outcome.judged.as_ref().is_some_and(|judged| judged.report.peaks_later()),
             compiles: reports.iter().any(|report| report.compiles),
             techniques: outcome.techniques().to_vec(),
             decided: reads::rows(reports),

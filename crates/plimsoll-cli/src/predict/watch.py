@@ -14,6 +14,7 @@ import weakref
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # for the reports
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
 SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to go on until the reserved bytes no longer grow
+STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
 STOP = os.path.join(FOLDER or "", "stop")  # exit once this file exists
 ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks
 RECORDS = not os.environ.get("PLIMSOLL_PREDICT_PEAKS_ONLY")  # whether to record the history
@@ -201,7 +202,7 @@ class Watch:
         self.measure(steps)
         finish.stepped()
         if STEPS and steps >= STEPS and self.has_settled(steps):
-            if finish.may_go_on():
+            if not STOPS and finish.may_go_on():
                 finish.begin()
             else:
                 self.stop("stopped", 0)

@@ -1,4 +1,5 @@
-# The repeated blocks of a model: entries of a container, with modules inside, whose class occurs more than once.
+# The repeated blocks of a model: entries of a container, with modules inside, whose class occurs more than once, and the model's
+# other modules of such a class. In a model without such entries, its attributes (`self.down1`, `self.down2`) whose class does.
 #
 # Of nested ones the outermost count. A container that is itself an entry (a stage of a ResNet) is searched instead; a module
 # without a forward function (a ModuleList in a ModuleList) is never called, so it is none.
@@ -10,18 +11,30 @@ CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 
 def find(root):
     # [(path, block)] in the order of definition.
-    entries = {}
-    for module in root.modules():
-        if isinstance(module, CONTAINERS):
-            for child in module.children():
-                if is_called(child) and next(child.children(), None) is not None and next(child.parameters(), None) is not None:
-                    entries[id(child)] = child
-    kinds = [type(it) for it in entries.values()]
-    repeated = {id(it) for it in entries.values() if kinds.count(type(it)) > 1}
+    entries = {it for module in root.modules() if isinstance(module, CONTAINERS) for it in module.children()}
+    others = {it for it in root.modules() if it is not root and not isinstance(it, CONTAINERS)}
+    return outermost(root, of_classes(entries | others, repeated(entries))) or outermost(root, of_classes(others, repeated(others)))
+
+
+def repeated(modules):
+    # The classes that occur more than once among those of these modules that may be blocks.
+    kinds = [type(it) for it in modules if may_be_block(it)]
+    return {kind for kind in kinds if kinds.count(kind) > 1}
+
+
+def of_classes(modules, kinds):
+    return {it for it in modules if type(it) in kinds and may_be_block(it)}
+
+
+def may_be_block(module):
+    return is_called(module) and next(module.children(), None) is not None and next(module.parameters(), None) is not None
+
+
+def outermost(root, blocks):
     found = []
 
     def search(path, module):
-        if id(module) in repeated and not is_stage(module):
+        if module in blocks and not is_stage(module):
             if all(block is not module for _, block in found):
                 found.append((path, module))
             return
@@ -30,7 +43,7 @@ def find(root):
 
     def is_stage(module):
         below = (it for it in module.modules() if it is not module)
-        return isinstance(module, CONTAINERS) and any(id(it) in repeated for it in below)
+        return isinstance(module, CONTAINERS) and any(it in blocks for it in below)
 
     search("", root)
     return found
