@@ -207,6 +207,38 @@ for step in range(50):
     print('step', step)
 ";
 
+const DIVIDES: &str = "
+import math, torch
+class Meter:
+    def __init__(self):
+        self.sum = self.count = 0
+    def update(self, value, count):
+        self.sum += value
+        self.count += count
+        self.mean = self.sum / self.count
+mask = torch.rand(64, 512, device='cuda') > 0.5
+x = torch.randn(64, 512, device='cuda')
+print('right', (x > 0).sum().item() / mask.sum().item())
+total = float(mask.sum())
+x.mul_(1 / total)
+psnr = -10 * math.log10(x.square().mean().item())
+meter = Meter()
+meter.update(x.mean().item(), int(mask.sum()))
+print('%d of %d' % (mask.sum().item(), 7), 'loss %.3f' % x.mean().item(), round(psnr), meter.mean)
+";
+
+#[test]
+fn a_value_that_divides_or_has_a_logarithm_is_one() {
+    let Some(torch) = Torch::new("divides", DIVIDES) else { return };
+    let output = torch.predict(&["--whole", "--json"], &[]);
+    let report = answer(&output, 0);
+    assert!(deciding(&report).is_empty(), "{report}");
+    let said = stderr(&output);
+    for line in ["right 0.0", "0 of 7 loss 0.000 0 0.0"] {
+        assert!(said.contains(line), "{line}: {said}");
+    }
+}
+
 #[test]
 fn a_step_counts_once_every_optimizer_has_stepped() {
     let Some(torch) = Torch::new("critic", CRITIC) else { return };

@@ -7,7 +7,7 @@
 #
 # These decide: the test of an `if` or a `while`, unless its arms only raise, print or count; the bound of a slice, an
 # index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the program continues only if it
-# holds. Nothing here imports torch.
+# holds. Whether the value divides, or a logarithm is taken of it, is found as well: there it must not be zero. Nothing here imports torch.
 
 import ast
 import dis
@@ -17,6 +17,7 @@ import types
 
 names = module("names")  # watch.py defines `module` in each file that it loads
 PURE, SHOWS, HOLDS, METADATA = names.PURE, names.SHOWS, names.HOLDS, names.METADATA
+DIVISIONS, LOGARITHMS = (ast.Div, ast.FloorDiv, ast.Mod), ("log", "log2", "log10")  # of `math`
 SIZES, READERS, FINITE = names.SIZES, names.READERS, names.FINITE
 DEPTH = 6  # a value is followed into nested calls of the program's functions up to this depth
 
@@ -109,14 +110,16 @@ def key_or_name(node):
     return node.value if isinstance(node, ast.Constant) else last_name(node)
 
 
-def sinks(frames, is_part_of_call=False):
-    # The sinks of the value that the innermost frame read. The frames are ordered from the innermost outwards.
-    return Flow(frames).run()
+def use(frames):
+    # The sinks of the value that the innermost frame read, and whether it must not be zero. The frames are ordered from the innermost
+    # outwards.
+    flow = Flow(frames)
+    return flow.run(), flow.divides
 
 
 class Flow:
     def __init__(self, frames):
-        self.frames, self.found, self.seen = frames, [], set()
+        self.frames, self.found, self.seen, self.divides = frames, [], set(), False
         self.depth = 0
 
     def run(self):
@@ -168,6 +171,7 @@ class Flow:
                 self.up(source, parent, level)
         elif isinstance(parent, ast.BinOp):
             other = parent.right if parent.left is node else parent.left
+            self.divides |= parent.right is node and isinstance(parent.op, DIVISIONS) and not is_text(other)
             if isinstance(other, (ast.List, ast.Tuple)) and isinstance(parent.op, ast.Mult):
                 self.add("size", source.file, line)
             elif not isinstance(other, (ast.JoinedStr,)) and not is_text(parent.left):
@@ -195,6 +199,7 @@ class Flow:
             for target in parent.targets:
                 self.bound(source, target, parent, level)
         elif isinstance(parent, (ast.AugAssign, ast.AnnAssign)):
+            self.divides |= isinstance(getattr(parent, "op", None), DIVISIONS)
             self.bound(source, parent.target, parent, level)
         elif isinstance(parent, ast.NamedExpr):
             self.bound(source, parent.target, parent, level)
@@ -315,17 +320,20 @@ class Flow:
     def passed(self, source, call, level, argument=None):
         # The value is this argument of the call, or may be any of them.
         name = last_name(call.func)
-        if name in SHOWS:
+        if name in LOGARITHMS and getattr(getattr(call.func, "value", None), "id", None) in ("math", "np", "numpy"):
+            self.divides |= argument in call.args[:1]
+        elif name in SHOWS:
             return
+        called = self.function(call.func, level) if name not in PURE and argument is not None else None
         if name in HOLDS and isinstance(call.func, ast.Attribute):
             self.held(source, call.func.value, level)
-            return
+            if called is None:
+                return
         if name in SIZES:
             is_first = argument is not None and call.args and call.args[0] is argument
             if is_sized(name, call, argument, is_first):
                 self.add("size", source.file, call.lineno)
                 return
-        called = self.function(call.func, level) if name not in PURE and argument is not None else None
         if called is not None and self.depth < DEPTH:
             self.enter(called, call, argument)
         self.up(source, call, level)

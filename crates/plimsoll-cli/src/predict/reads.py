@@ -1,5 +1,6 @@
 # The values that the program reads from the device: where, and what they are used for. The stand-in calls a hook for every
-# copy of an unknown value to the host; the program gets zeros unless the hook writes another value.
+# copy of an unknown value to the host; the program gets zeros unless the hook writes another value: one where the program divides by
+# the value.
 #
 # A read is identified by its line and call stack (a site). Its use is determined once per site (dataflow.py). Some
 # operators read during their own work: the number of elements that `nonzero` found is the size of its result.
@@ -23,6 +24,7 @@ CHECKING = set(
     "multinomial normal bernoulli histc quantile nanquantile _assert_async cholesky cholesky_ex inv inverse lstsq"
     " ctc_loss _ctc_loss nll_loss embedding_renorm_ cumprod logdet slogdet lstm gru rnn_tanh rnn_relu".split()
 )
+PASSING = ("repeat_interleave",)  # a bool that these read says whether an argument is valid (PyTorch before 2.15)
 COUNTING = set("nonzero _unique2 unique_consecutive unique_dim".split())  # these read the number of their results
 # What these files read is stored or printed.
 SHOWING = (
@@ -106,6 +108,8 @@ class Reads:
             site.count += 1
             if getattr(state, "even", False):
                 site.even = True
+            elif count == 1 and site.operator in PASSING:
+                ctypes.memset(to, 1, 1)
             elif site.value is not None:
                 assumed = self.bytes_of(site, count)
                 if assumed is not None:
@@ -142,7 +146,7 @@ class Reads:
         own = next((it for it in frames if not self.fate.is_library(it.f_code.co_filename)), None)
         via = frames[0] if frames and frames[0] is not own else None
         operator = operator or self.operator()
-        sinks = []
+        sinks, divides = [], False
         if any(part in it.f_code.co_filename for it in frames[:12] for part in SHOWING):
             fate = "shown"
         elif operator in CHECKING or (operator or "").startswith(("linalg_", "_linalg_")):
@@ -153,12 +157,14 @@ class Reads:
         elif not frames:
             fate = "unknown"
         else:
-            sinks = self.fate.sinks(frames)
+            sinks, divides = self.fate.use(frames)
             kinds = [it.kind for it in sinks]
             fate = next((kind for kind in ("size", "branch", "unknown") if kind in kinds), "shown")
         site = Site(len(self.sites), own and place(own), via and place(via), operator, fate, sinks)
         if frames and frames[0].f_code.co_name in LONGEST and GENERATION in frames[0].f_code.co_filename:
             site.value = "max"
+        elif divides:
+            site.value = 1
         for file, line, value in self.assumed:
             if any(it.f_lineno == line and is_file(it.f_code.co_filename, file) for it in frames[:12]):
                 site.value = value
