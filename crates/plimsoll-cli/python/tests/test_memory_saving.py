@@ -2,10 +2,12 @@
 
 import copy
 import hashlib
+import random
 
 import pytest
 
 torch = pytest.importorskip("torch")
+np = pytest.importorskip("numpy")
 nn, F = torch.nn, torch.nn.functional
 
 import plimsoll
@@ -37,10 +39,10 @@ class Model(nn.Module):
         return F.cross_entropy(self.head(x).view(-1, 2048), target.view(-1), ignore_index=-1)
 
 
-def trained(change=None, **options):
+def trained(change=None, kind=Model, **options):
     # The losses of three steps, and a digest of the parameters and buffers.
     torch.manual_seed(0)
-    model = Model(**options)
+    model = kind(**options)
     optimizer = torch.optim.AdamW(model.parameters())
     if change is not None:
         change(model, optimizer)
@@ -70,6 +72,52 @@ def trained(change=None, **options):
 )
 def test_losses_and_parameters_keep_their_bits_where_that_is_claimed(change, batch_norm, fresh):
     assert trained(change, batch_norm=batch_norm) == trained(batch_norm=batch_norm)
+
+
+class Changing(nn.Module):
+    # A block with what a second computation could change or see changed: generators of the host, buffers, attributes.
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.utils.spectral_norm(nn.Linear(32, 64)), nn.Linear(64, 32)
+        self.register_buffer("seen", torch.zeros(()))
+        self.register_buffer("mean", torch.zeros(32))
+        self.calls = 0
+
+    def forward(self, x):
+        if random.random() < 0.3:
+            return x
+        self.calls += 1
+        self.seen += x.shape[0]
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean((0, 1))
+        noise = torch.from_numpy(np.random.standard_normal(32).astype(np.float32))
+        y = self.down(F.gelu(self.up(x - self.mean) * self.seen.sqrt()) + self.calls % 3)
+        return x + y + 0.01 * noise
+
+
+class Changed(Model):
+    def __init__(self):
+        super().__init__(dropout=False)
+        self.blocks = nn.ModuleList(Changing() for _ in range(4))
+
+
+def test_what_a_block_changes_it_changes_once(fresh):
+    def with_calls(change):
+        random.seed(1), np.random.seed(1), torch.manual_seed(0)
+        made = []
+        result = trained(lambda model, optimizer: made.append(model) or change(model), kind=Changed)
+        return result, [block.calls for block in made[0].blocks], random.random(), np.random.random()
+
+    assert with_calls(plimsoll.checkpoint_blocks) == with_calls(lambda model: None)
+
+
+def test_parts_of_a_batch_do_not_each_change_a_buffer(fresh):
+    index = torch.zeros(8, 4, dtype=torch.long)
+    for technique in (plimsoll.split, plimsoll.accumulate):
+        model = Changed()
+        random.seed(1)
+        technique(model, 2)
+        with pytest.raises(plimsoll.RefusedError, match="buffer blocks"):
+            model(index, index)
 
 
 @pytest.mark.parametrize(

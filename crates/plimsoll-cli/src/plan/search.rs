@@ -23,6 +23,9 @@ const BUDGETS: [u64; 3] = [50, 25, 10];
 /// Percentages of `offload` that are tried, below its default, are multiples of this one.
 pub(super) const OFFLOAD_STEP: u64 = 10;
 
+/// More than this multiple of the program's own time, other sets are tried beside one that fits.
+const SLOW: f64 = 1.3;
+
 /// Parts of the batch that are tried, in this order.
 pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
 
@@ -139,6 +142,10 @@ impl Search<'_, '_> {
         if self.wish.goal == Goal::Fit && has_offload && has_price {
             // Copies may take less time than computing again.
             self.least_offload(&free)?;
+            if has_checkpoint && self.is_slow() {
+                // Together with it, fewer bytes have to leave.
+                self.least_offload(&free.with("checkpoint", None))?;
+            }
         }
         if !self.is_met() {
             self.level(&keep(&["expandable", gradients]), has_checkpoint, has_offload, false)?;
@@ -219,6 +226,12 @@ impl Search<'_, '_> {
     /// Whether no further set can be better, or the user ended the search.
     pub(super) fn is_met(&self) -> bool {
         self.is_interrupted || (self.wish.goal == Goal::Fit && self.chosen().is_some_and(Candidate::has_room))
+    }
+
+    /// Whether the chosen set takes much longer than the program as it is.
+    fn is_slow(&self) -> bool {
+        let base_s = self.candidates.first().map_or(0.0, Candidate::step_s);
+        self.chosen().is_some_and(|it| it.step_s() > SLOW * base_s)
     }
 
     /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.

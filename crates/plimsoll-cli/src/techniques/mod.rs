@@ -183,10 +183,11 @@ pub(crate) fn help() -> String {
 }
 
 /// The files of the Python package.
-pub(crate) const PYTHON: [(&str, &str); 25] = [
+pub(crate) const PYTHON: [(&str, &str); 26] = [
     ("__init__.py", include_str!("../../python/plimsoll/techniques/__init__.py")),
     ("accumulate.py", include_str!("../../python/plimsoll/techniques/accumulate.py")),
     ("adam_8bit.py", include_str!("../../python/plimsoll/techniques/adam_8bit.py")),
+    ("again.py", include_str!("../../python/plimsoll/techniques/again.py")),
     ("autocast.py", include_str!("../../python/plimsoll/techniques/autocast.py")),
     ("blocks.py", include_str!("../../python/plimsoll/techniques/blocks.py")),
     ("checkpoint.py", include_str!("../../python/plimsoll/techniques/checkpoint.py")),

@@ -51,10 +51,11 @@ class Accumulate:
         if any(isinstance(it, torch.Tensor) and it.requires_grad for it in cut.leaves):
             context.refuse(self.name, "the model's input needs a gradient")
         parameters = [it for it in root.parameters() if it.requires_grad]
-        sums, results, weights = {}, [], []
+        sums, results, weights, buffers = {}, [], [], parts.Buffers(self.name, root)
         with parts.Reduction(self.name, cut.sizes) as reduction:
             for nth, (its_args, its_kwargs) in enumerate(cut):
                 result = following(*its_args, **its_kwargs)
+                buffers.check()
                 if not parts.has_loss(result):
                     context.refuse(self.name, "the model returns no loss (use split instead)")
                 known = reduction.weights(cut.sizes[: nth + 1], True)

@@ -3,6 +3,10 @@
 #
 # Of nested ones the outermost count. A container that is itself an entry (a stage of a ResNet) is searched instead; a module
 # without a forward function (a ModuleList in a ModuleList) is never called, so it is none.
+#
+# Where no class repeats, a module may still be called again and again, as the one layer of ALBERT: `Repeats`.
+
+import weakref
 
 import torch
 
@@ -28,6 +32,29 @@ def of_classes(modules, kinds):
 
 def may_be_block(module):
     return is_called(module) and next(module.children(), None) is not None and next(module.parameters(), None) is not None
+
+
+class Repeats:
+    # Finds modules that are called again in the same call of their model.
+    def __init__(self):
+        self.places = weakref.WeakKeyDictionary()  # by module: its model, and its path there
+        self.calls = weakref.WeakKeyDictionary()  # by module, in this call of the model
+
+    def add(self, root):
+        for path, it in root.named_modules():
+            if it is not root and not isinstance(it, CONTAINERS) and may_be_block(it):
+                self.places[it] = weakref.ref(root), path
+
+    def begin(self):
+        # A call of a model begins.
+        self.calls.clear()
+
+    def is_again(self, module):
+        # Whether this call of a module, outside of those that were found, is the second.
+        if module not in self.places:
+            return False
+        self.calls[module] = self.calls.get(module, 0) + 1
+        return self.calls[module] == 2
 
 
 def outermost(root, blocks):

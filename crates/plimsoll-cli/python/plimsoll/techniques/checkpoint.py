@@ -1,35 +1,20 @@
 # Checkpoints blocks of the model: their activations are computed again in the backward pass. The same numbers.
 #
 # Blocks are marked on the instance and called through a patch of their class, because a closure on an instance would
-# break copies of the model. Buffers of normalization layers are not updated by the second computation.
+# break copies of the model. What a block changes, the second computation (again.py) does not change once more.
 
 import threading
+import weakref
 
 import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from . import blocks, context, each, roots
+from . import blocks, context, each, observers, roots
+from .again import Again, First, Generators
 
 MARK = "_plimsoll_checkpoint"
-NORMS = torch.nn.modules.batchnorm._NormBase
-
-
-class Again:
-    # The second computation of a block: its normalization layers leave their statistics as they are.
-    def __init__(self, block):
-        self.norms = [it for it in block.modules() if isinstance(it, NORMS) and it.track_running_stats and it.training]
-
-    def __enter__(self):
-        self.before = [(it.momentum, it.num_batches_tracked) for it in self.norms]
-        for norm in self.norms:
-            norm.momentum = 0.0
-            norm._buffers["num_batches_tracked"] = None
-
-    def __exit__(self, *failure):
-        for norm, (momentum, tracked) in zip(self.norms, self.before):
-            norm.momentum = momentum
-            norm._buffers["num_batches_tracked"] = tracked
+NONE = "the model has no repeated blocks"
 
 
 class Nothing:
@@ -49,12 +34,26 @@ class Checkpoint:
         self.lines = []  # the class of a model, and the code for it
         self.takes = False  # whether a block changes a list that it is given, which PyTorch's own checkpointing does not allow
         self.patched = set()
-        self.running = threading.local()
+        self.drew = weakref.WeakKeyDictionary()  # by model: whether a call drew from the generators of Python and NumPy
+        self.draws = True  # whether this call may, so that their states are kept for each block, which takes time
+        self.running = threading.local()  # `inside`: whether a block is
+        self.repeats = blocks.Repeats()
+
+    def begin(self):
+        observers.listeners["backward"].append(self.backward)
+
+    def backward(self):
+        if not self.count:
+            context.refuse(self.name, NONE)
 
     def first(self, root):
         self.check(root)
         found = blocks.find(root)
         self.mark(root, found if self.most is None else found[: self.most], len(found))
+        if not found:
+            self.repeats.add(root)
+            for module in self.repeats.places:
+                self.patch(type(module))
 
     def check(self, root):
         why = context.wrapped_class(root)
@@ -77,10 +76,15 @@ class Checkpoint:
             self.lines.append((type(root).__name__, lines(root, [path for path, _ in chosen], len(chosen) == of)))
 
     def around(self, root, following, args, kwargs):
-        if not self.count:
-            context.refuse(self.name, "the model has no repeated blocks")
         without_cache(root, kwargs)
-        return following(*args, **kwargs)
+        self.repeats.begin()
+        self.draws, before = self.drew.get(root, True), Generators()
+        result = following(*args, **kwargs)
+        drew = before != Generators()
+        if drew and not self.draws:
+            context.refuse(self.name, "the model draws from a generator of Python or NumPy, and did not in its first step")
+        self.drew[root] = drew or (self.draws and root in self.drew)
+        return result
 
     def patch(self, kind):
         if kind in self.patched:
@@ -90,37 +94,54 @@ class Checkpoint:
         technique = self
 
         def forward(self, *args, **kwargs):
-            is_marked = MARK in self.__dict__ and type(self).forward is forward
-            if not is_marked or not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling():
+            is_other = not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling()
+            if is_other or type(self).forward is not forward or not (MARK in self.__dict__ or technique.repeats_now(self)):
                 return original(self, *args, **kwargs)
             return technique.call(self, original, args, kwargs)
 
         forward.__wrapped__ = original
         kind.forward = forward
 
-    def call(self, block, original, args, kwargs):
-        leaves, structure = tree_flatten((args, kwargs))
+    def repeats_now(self, module):
+        # Whether a module is called a second time in this call of its model: it is a block from here on.
+        if self.is_inside() or not roots.is_inside() or not self.repeats.is_again(module):
+            return False
+        root, path = self.repeats.places.pop(module)
+        for inner in module.modules():
+            self.count -= inner.__dict__.pop(MARK, None) is not None
+        self.mark(root(), [(path, module)], 1)
+        return True
 
+    def is_inside(self):
+        return getattr(self.running, "inside", False)
+
+    def call(self, block, original, args, kwargs):
+        if self.is_inside():
+            return original(block, *args, **kwargs)
+        leaves, structure = tree_flatten((args, kwargs))
         first = [(args, kwargs)]
 
         def run(*leaves):
             # A block may take things out of a list that it is given. So the program's own lists are for the first computation, and
             # the second gets lists as they were before it.
             args, kwargs = first.pop() if first else tree_unflatten(leaves, structure)
-            return original(block, *args, **kwargs)
+            self.running.inside = True
+            try:
+                return original(block, *args, **kwargs)
+            finally:
+                self.running.inside = False
 
-        before = versions(block)
-        result = checkpoint(run, *leaves, use_reentrant=False, context_fn=lambda: (Nothing(), Again(block)))
+        state = First(block, self.draws)
+        result = checkpoint(run, *leaves, use_reentrant=False, context_fn=lambda: (Nothing(), Again(block, state)))
         if not self.takes and tree_flatten((args, kwargs))[1] != structure:
             self.takes = True
-        for name, buffer, version in before:
-            now = block.get_buffer(name)
-            if now is not buffer or now._version != version:
-                context.refuse(self.name, f"{block.__dict__[MARK]} changes its buffer {name} when it is called")
+        name = state.end()
+        if name is not None:
+            context.refuse(self.name, f"{block.__dict__[MARK]} changes its buffer {name}, whose value before is not known")
         return result
 
     def report(self):
-        detail = f"{self.count} of {self.of} blocks" if self.of else context.untrained()
+        detail = f"{self.count} of {self.of} blocks" if self.of else NONE if roots.kinds else context.untrained()
         option = "" if self.most is None else f", first={self.most}"
         call = f"plimsoll.checkpoint_blocks(model{option})"
         own = [context.IMPORT, *each.model(call, [kind for kind, _ in self.lines], roots.kinds)]
@@ -131,13 +152,6 @@ class Checkpoint:
         # PyTorch's or the library's own calls, for each model.
         named = len(roots.kinds) > 1
         return [line for kind, lines in self.lines for line in ([f"# model: {kind}"] if named else []) + lines]
-
-
-def versions(block):
-    # The buffers that a second computation would change.
-    own = {id(it): it for it in block.modules() if isinstance(it, NORMS)}
-    norms = {id(buffer) for it in own.values() for buffer in it.buffers(recurse=False)}
-    return [(name, it, it._version) for name, it in block.named_buffers() if id(it) not in norms and not it.is_inference()]
 
 
 def without_cache(root, kwargs):

@@ -25,16 +25,28 @@ class Count:
         self.phase, self.mode = "rest", None
         self.work, self.least = {}, {}  # (phase, type, flops, bytes): operators, of this step and of the whole one with the fewest FLOPs
         self.steps = self.blocks = 0
+        self.repeats = blocks.Repeats()
 
     def begin(self):
         observers.listeners["stepped"].append(self.stepped)
 
     def first(self, root):
-        for path, block in blocks.find(root):
-            self.mark(block, f"block {self.blocks}")
-            self.blocks += 1
+        found = blocks.find(root)
+        for path, block in found:
+            self.mark(block)
+        if not found:
+            self.repeats.add(root)
+            for module in self.repeats.places:
+                module.register_forward_pre_hook(self.look)
 
-    def mark(self, block, phase):
+    def look(self, module, args):
+        if self.phase == "root" and module.training and torch.is_grad_enabled() and self.repeats.is_again(module):
+            self.mark(module)
+
+    def mark(self, block):
+        phase = f"block {self.blocks}"
+        self.blocks += 1
+
         def enter(module, args):
             # What is computed again in the backward pass is no forward pass.
             if self.phase == "root" and module.training and torch.is_grad_enabled():
@@ -52,6 +64,7 @@ class Count:
             self.mode = Mode(self)
             self.mode.__enter__()
         self.phase = "root"
+        self.repeats.begin()
         try:
             return following(*args, **kwargs)
         finally:

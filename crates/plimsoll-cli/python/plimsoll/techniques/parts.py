@@ -3,7 +3,7 @@
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from . import context, observers
+from . import again, context, observers
 
 COUNTED = ("cross_entropy", "nll_loss")
 COMPARES = "compares the rows of the batch with each other"
@@ -63,6 +63,19 @@ class Parts:
         if all(it.dim() == 2 and it.size(1) == size for it, size in zip(values, self.sizes)):
             context.refuse(self.name, f"the model {COMPARES}")
         return torch.cat(values)
+
+
+class Buffers:
+    # Buffers that the first part changes would be changed by each of the others as well.
+    def __init__(self, name, root):
+        self.name, self.root, self.before = name, root, again.versions(root)
+
+    def check(self):
+        if self.before is not None:
+            changed = again.changed_since(self.root, self.before)
+            if changed is not None:
+                context.refuse(self.name, f"each part of the batch would change the model's buffer {changed}")
+            self.before = None
 
 
 class Reduction:

@@ -19,7 +19,7 @@ def install(torch):
     original = torch.nn.Module.__call__
 
     def __call__(self, *args, **kwargs):
-        if not context.active or getattr(local, "inside", False) or not begins(torch, self):
+        if not context.active or is_inside() or not begins(torch, self):
             return original(self, *args, **kwargs)
         local.inside = True
         try:
@@ -29,6 +29,11 @@ def install(torch):
 
     __call__.__wrapped__ = original
     torch.nn.Module.__call__ = __call__
+
+
+def is_inside():
+    # Whether a root's call is running in this thread.
+    return getattr(local, "inside", False)
 
 
 def begins(torch, module):

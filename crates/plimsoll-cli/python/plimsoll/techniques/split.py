@@ -27,10 +27,11 @@ class Split:
         if len(cut.sizes) < 2:
             self.small = cut.batch
             return following(*args, **kwargs)
-        results = []
+        results, buffers = [], parts.Buffers(self.name, root)
         with parts.Reduction(self.name, cut.sizes) as reduction:
             for its_args, its_kwargs in cut:
                 results.append(computed_again(following, its_args, its_kwargs))
+                buffers.check()
         self.count += 1
         self.kinds[root] = type(root).__name__
         weights = reduction.weights(cut.sizes, parts.has_loss(results[0]))

@@ -9,7 +9,7 @@ import torch
 from . import context, each, observers
 
 # Their state and their update belong to one parameter each.
-SEPARATE = "Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rprop".split()
+SEPARATE = "Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rprop Adafactor Muon".split()
 
 
 class StepInBackward:

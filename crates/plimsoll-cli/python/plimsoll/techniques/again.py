@@ -1,0 +1,151 @@
+# The second computation of a block, whose results are those of the first one: it has the buffers, the numbers and flags on its modules, and
+# the generators of Python and NumPy as they were before the first. What it does to them is undone, so that a block that counts its calls
+# counts each once. PyTorch's checkpointing restores its own generators.
+#
+# The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are skipped at random. Normalization layers are left out: their results do not depend on
+# their statistics, so the second computation leaves those as they are.
+
+import random
+import sys
+import weakref
+
+import torch
+
+NORMS = torch.nn.modules.batchnorm._NormBase
+SIMPLE = (bool, int, float, str, type(None))
+MOST_BYTES = 16 << 20  # larger buffers, such as quantized weights, are not copied to see whether a call changes them
+FIRST = 50  # calls
+
+
+class Changes:
+    # What calls of a class of blocks change: names of buffers, and places of attributes.
+    def __init__(self):
+        self.buffers, self.attributes, self.calls = set(), set(), 0
+
+
+changes = weakref.WeakKeyDictionary()  # by class
+
+
+class First:
+    # The state of a block before its first computation. `end`, after it, keeps what was changed.
+    def __init__(self, block, draws):
+        self.block, self.known = block, changes.setdefault(type(block), Changes())
+        self.known.calls += 1
+        self.has_ended = False
+        self.is_learning = self.known.calls <= FIRST
+        is_kept = lambda name, it: name in self.known.buffers or (self.is_learning and it.nbytes <= MOST_BYTES)
+        self.kept = {name: (it, it._version, it.clone() if is_kept(name, it) else None) for name, it in own_buffers(block)}
+        self.attributes = simple(block) if self.is_learning else {place: attribute(block, *place) for place in self.known.attributes}
+        self.drawn = Generators() if draws else None
+
+    def end(self):
+        # Returns the name of a buffer whose value before the computation is not known, or None.
+        changed = self.kept = self.changed_buffers()
+        self.has_ended = True
+        self.attributes = {place: value for place, value in self.attributes.items() if attribute(self.block, *place) != value}
+        self.known.buffers.update(changed)
+        self.known.attributes.update(self.attributes)
+        if self.drawn is not None and self.drawn == Generators():
+            self.drawn = None
+        return next((name for name, value in changed.items() if value is None), None)
+
+    def changed_buffers(self):
+        # The buffers that were changed so far, as they were before: {name: value}. A gradient that the block itself asks for needs them
+        # before its end.
+        if self.has_ended:
+            return self.kept
+        changed = {}
+        for name, (before, version, copy) in self.kept.items():
+            place, key = holder(self.block, name)
+            if before._version != version:
+                changed[name] = copy
+            elif place.get(key) is not before:
+                changed[name] = before
+        return changed
+
+
+class Again:
+    def __init__(self, block, first):
+        self.block, self.first = block, first
+        self.norms = [it for it in block.modules() if isinstance(it, NORMS) and it.track_running_stats and it.training]
+
+    def __enter__(self):
+        self.statistics = [(it.momentum, it.num_batches_tracked) for it in self.norms]
+        for norm in self.norms:
+            norm.momentum = 0.0
+            norm._buffers["num_batches_tracked"] = None
+        self.now = []  # (a dictionary, a key, its value)
+        for name, value in self.first.changed_buffers().items():
+            if value is not None:
+                self.put(*holder(self.block, name), value.clone())
+        for (path, name), value in self.first.attributes.items():
+            self.put(vars(self.block.get_submodule(path)), name, value)
+        if self.first.drawn is not None:
+            self.drawn = Generators()
+            restore(self.first.drawn)
+
+    def put(self, place, key, value):
+        self.now.append((place, key, place.get(key)))
+        place[key] = value
+
+    def __exit__(self, *failure):
+        for norm, (momentum, tracked) in zip(self.norms, self.statistics):
+            norm.momentum = momentum
+            norm._buffers["num_batches_tracked"] = tracked
+        for place, key, value in self.now:
+            place[key] = value
+        if self.first.drawn is not None:
+            restore(self.drawn)
+
+
+def own_buffers(block):
+    # [(name, buffer)], without those of normalization layers.
+    norms = {id(it) for module in block.modules() if isinstance(module, NORMS) for it in module.buffers(recurse=False)}
+    return [(name, it) for name, it in block.named_buffers() if id(it) not in norms and not it.is_inference()]
+
+
+def holder(block, name):
+    # The dictionary that has a buffer, and its key there.
+    path, _, key = name.rpartition(".")
+    return block.get_submodule(path)._buffers, key
+
+
+def simple(block):
+    # The numbers, flags and texts on its modules: {(path, name): value}.
+    return {(path, name): value for path, it in block.named_modules() for name, value in vars(it).items() if type(value) in SIMPLE}
+
+
+def attribute(block, path, name):
+    # None where a block of this class has no such module.
+    try:
+        return vars(block.get_submodule(path)).get(name)
+    except AttributeError:
+        return None
+
+
+def versions(block):
+    return [(name, it, it._version) for name, it in own_buffers(block)]
+
+
+def changed_since(block, before):
+    # The name of a buffer that has another version than in `before`, or None.
+    now = {name: it for name, it in own_buffers(block)}
+    return next((name for name, it, version in before if now.get(name) is not it or it._version != version), None)
+
+
+class Generators:
+    # The state of the generators of Python and NumPy.
+    def __init__(self):
+        self.python, numpy = random.getstate(), sys.modules.get("numpy.random")
+        self.numpy = numpy and numpy.get_state()
+
+    def __eq__(self, other):
+        if (self.numpy is None) != (other.numpy is None) or self.python != other.python:
+            return False
+        return self.numpy is None or all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in zip(self.numpy, other.numpy))
+
+
+def restore(state):
+    random.setstate(state.python)
+    if state.numpy is not None:
+        sys.modules["numpy.random"].set_state(state.numpy)
