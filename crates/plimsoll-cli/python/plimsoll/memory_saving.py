@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 only: dict[str, "Checkpoint | ChunkedLoss"] = {}  # techniques of which a process has one
 
 
-def checkpoint_blocks(model: torch.nn.Module, every: int = 1, first: int | None = None) -> list[str]:
+def checkpoint_blocks(model: torch.nn.Module, every: int = 1, first: int | None = None, nested: bool = False) -> list[str]:
     """Computes the activations of the model's repeated blocks again in the backward pass, instead of keeping them.
 
     The blocks are the entries of the model's containers whose class occurs more than once: the layers of a transformer, the
-    residual blocks of a ResNet; in a model without such entries, the modules whose class does. ``every=2`` takes every second one, ``first=4`` only the first four. Returns their names.
+    residual blocks of a ResNet; in a model without such entries, the modules whose class does. ``every=2`` takes every second one,
+    ``first=4`` only the first four. With ``nested`` they are the repeated blocks inside of those, such as the blocks of a network's
+    stages. Returns their names.
 
     Losses and parameters keep their bits, with dropout and batch normalization, too. Refused where the model has no such
     blocks, where ``torch.compile`` compiles it, and where it is checkpointed already. A cache for generation
@@ -40,9 +42,10 @@ def checkpoint_blocks(model: torch.nn.Module, every: int = 1, first: int | None 
 
     technique = only.setdefault("checkpoint", Checkpoint(None))
     technique.check(model)
-    found = blocks.find(model)
+    found = blocks.nested(model) if nested else blocks.find(model)
     if not found:
-        raise RefusedError("checkpoint", "the model has no repeated blocks")
+        inside = " inside of its blocks" if nested else ""
+        raise RefusedError("checkpoint", f"the model has no repeated blocks{inside}")
     if any(MARK in block.__dict__ for _, block in found):
         raise RefusedError("checkpoint", "its blocks are checkpointed already")
     chosen = found[:first][::every]

@@ -28,7 +28,7 @@ use clap::{Args, ValueEnum};
 
 use self::batch::{Batches, Largest};
 use self::candidate::Candidate;
-use self::search::{Goal, Search, Wish};
+use self::search::{BLOCKS, Goal, Search, Wish};
 use self::time::Cost;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
@@ -201,6 +201,7 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
             is_interrupted: false,
             is_late: false,
             settles: false,
+            blocks: BLOCKS,
         };
         let checked = search.checked()?;
         let chosen = search.chosen().map(|it| it.set.clone());

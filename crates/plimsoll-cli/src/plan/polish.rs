@@ -74,7 +74,7 @@ impl Search<'_, '_> {
         let value = match (name, best.value(name)) {
             ("accumulate" | "split", Some(parts)) if is_memory && parts < PARTS[3] => parts * 2,
             ("accumulate" | "split", Some(parts)) if !is_memory && parts > 2 => parts / 2,
-            ("checkpoint", Some(blocks)) if blocks > 1 => blocks - 1,
+            ("checkpoint" | "checkpoint-nested", Some(blocks)) if blocks > 1 => blocks - 1,
             ("offload", None) if is_memory => 100,
             ("offload", percent) if !is_memory => match percent.unwrap_or(OFFLOAD) {
                 percent if percent > OFFLOAD_STEP => (percent - 1) / OFFLOAD_STEP * OFFLOAD_STEP,

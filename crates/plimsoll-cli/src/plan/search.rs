@@ -20,6 +20,10 @@ const CHANGE_OPERATORS: [&str; 5] = ["chunked-loss", "no-foreach", "fused", "ada
 /// Percentages of activations that a compiled model keeps, in this order.
 const BUDGETS: [u64; 3] = [50, 25, 10];
 
+/// Checkpointing of repeated blocks, and of those inside of them.
+pub(super) const BLOCKS: &str = "checkpoint";
+const NESTED: &str = "checkpoint-nested";
+
 /// Percentages of `offload` that are tried, below its default, are multiples of this one.
 pub(super) const OFFLOAD_STEP: u64 = 10;
 
@@ -71,6 +75,8 @@ pub(super) struct Search<'a, 'scope> {
     pub(super) is_late: bool,
     /// Whether trials go on until their reserved bytes no longer grow.
     pub(super) settles: bool,
+    /// Which blocks are checkpointed: [`BLOCKS`] or [`NESTED`].
+    pub(super) blocks: &'static str,
 }
 
 impl Search<'_, '_> {
@@ -101,12 +107,15 @@ impl Search<'_, '_> {
             "expandable",
             "free-grads",
             "step-in-backward",
-            "checkpoint",
+            BLOCKS,
             "offload",
             "chunked-loss",
             "no-foreach",
             "fused",
         ];
+        if self.works.first().is_some_and(|(_, work)| work.nested > 0) {
+            names.push(NESTED);
+        }
         if self.devices > 1 {
             names.push("fsdp");
         }
@@ -133,18 +142,21 @@ impl Search<'_, '_> {
         };
         // What costs no time and keeps the numbers, by what it changes in a program; then what rounds differently. Updates in the
         // backward pass leave no gradients to free.
-        let (has_checkpoint, has_offload) = (useful.contains(&"checkpoint"), useful.contains(&"offload"));
+        if useful.contains(&NESTED) && self.saves_more(NESTED, BLOCKS) {
+            self.blocks = NESTED;
+        }
+        let (has_checkpoint, has_offload) = (useful.contains(&self.blocks), useful.contains(&"offload"));
         let gradients = if useful.contains(&"step-in-backward") { "step-in-backward" } else { "free-grads" };
         let free = keep(&["expandable", "free-grads"]);
         self.level(&free, has_checkpoint, false, false)?;
-        let takes_time = |it: &Candidate| it.set.has("checkpoint") || it.set.has("offload");
+        let takes_time = |it: &Candidate| it.set.has(BLOCKS) || it.set.has(NESTED) || it.set.has("offload");
         let has_price = self.chosen().is_some_and(|it| it.has_room() && takes_time(it));
         if self.wish.goal == Goal::Fit && has_offload && has_price {
             // Copies may take less time than computing again.
             self.least_offload(&free)?;
             if has_checkpoint && self.is_slow() {
                 // Together with it, fewer bytes have to leave.
-                self.least_offload(&free.with("checkpoint", None))?;
+                self.least_offload(&free.with(self.blocks, None))?;
             }
         }
         if !self.is_met() {
@@ -228,6 +240,15 @@ impl Search<'_, '_> {
         self.is_interrupted || (self.wish.goal == Goal::Fit && self.chosen().is_some_and(Candidate::has_room))
     }
 
+    /// Whether one technique alone takes less memory than another one alone, by more than a little.
+    fn saves_more(&self, one: &str, other: &str) -> bool {
+        let alone = |name| self.candidates.iter().find(|it| it.set.names().eq([name]) && it.is_effective());
+        match (alone(one), alone(other)) {
+            (Some(one), Some(other)) => saves(&other.trial, &one.trial),
+            (one, _) => one.is_some(),
+        }
+    }
+
     /// Whether the chosen set takes much longer than the program as it is.
     fn is_slow(&self) -> bool {
         let base_s = self.candidates.first().map_or(0.0, Candidate::step_s);
@@ -236,7 +257,7 @@ impl Search<'_, '_> {
 
     /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
     fn level(&mut self, set: &Set, checkpoint: bool, offload: bool, parts: bool) -> Result<(), Failure> {
-        self.ahead([set.clone()].into_iter().chain(checkpoint.then(|| set.with("checkpoint", None))))?;
+        self.ahead([set.clone()].into_iter().chain(checkpoint.then(|| set.with(self.blocks, None))))?;
         let own = self.tried(set)?;
         let is_enough = !set.is_empty() && own.has_room() && !self.wish.goal.is_memory();
         if is_enough || own.trial.end != End::Ran {
@@ -244,7 +265,7 @@ impl Search<'_, '_> {
         }
         let mut least = set.clone();
         if checkpoint {
-            least = set.with("checkpoint", None);
+            least = set.with(self.blocks, None);
             if self.tried(&least)?.has_room() && !self.wish.goal.is_memory() {
                 return self.fewest_blocks(set);
             }
@@ -312,9 +333,10 @@ impl Search<'_, '_> {
 
     /// The smallest number of checkpointed blocks with which this set fits: all of them do.
     fn fewest_blocks(&mut self, set: &Set) -> Result<(), Failure> {
-        let all = set.with("checkpoint", None);
-        let blocks = self.tried(&all)?.trial.technique("checkpoint").map_or(0, |it| it.blocks);
-        self.fewest(set, &all, blocks, |number| set.with("checkpoint", Some(number)))
+        let name = self.blocks;
+        let all = set.with(name, None);
+        let blocks = self.tried(&all)?.trial.technique(name).map_or(0, |it| it.blocks);
+        self.fewest(set, &all, blocks, |number| set.with(name, Some(number)))
     }
 
     /// The smallest number of `of` parts of a technique with which this set fits. `all` has the technique as a whole, and fits.
@@ -351,7 +373,7 @@ impl Search<'_, '_> {
     fn simplify(&mut self) -> Result<(), Failure> {
         let Some(chosen) = self.chosen().cloned() else { return Ok(()) };
         let mut set = chosen.set;
-        let mut names: Vec<&str> = set.names().filter(|name| *name != "checkpoint").collect();
+        let mut names: Vec<&str> = set.names().filter(|name| ![BLOCKS, NESTED].contains(name)).collect();
         names.sort_by_key(|name| std::cmp::Reverse(crate::techniques::named(name).map(|it| it.effort)));
         self.ahead(names.iter().map(|name| set.without(name)))?;
         for name in names {

@@ -38,7 +38,9 @@ const CONVOLUTION: &str = "conv ";
 pub(super) struct Work {
     rows: Vec<Row>,
     /// Repeated blocks.
-    pub(super) blocks: u64,
+    blocks: u64,
+    /// Repeated blocks inside of them.
+    pub(super) nested: u64,
 }
 
 #[derive(Debug, Clone)]
@@ -54,8 +56,8 @@ struct Row {
 /// Where an operator ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The forward pass of a block.
-    Block(u64),
+    /// The forward pass of a block, and of a block inside of it.
+    Block(u64, Option<u64>),
     /// The rest of the model's forward pass.
     Root,
     /// The backward pass, the optimizer, and all else.
@@ -92,11 +94,7 @@ impl Work {
         let counted = trial.technique("count").filter(|_| trial.end == End::Ran);
         let Some(counted) = counted else { return Work::default() };
         let row = |(phase, rate, flops, bytes, number): &(String, String, u64, u64, u64)| Row {
-            phase: match phase.strip_prefix("block ").and_then(|number| number.parse().ok()) {
-                Some(number) => Phase::Block(number),
-                None if phase == "root" => Phase::Root,
-                None => Phase::Rest,
-            },
+            phase: Phase::of(phase),
             is_convolution: rate.starts_with(CONVOLUTION),
             rate: match rate.trim_start_matches(CONVOLUTION) {
                 "f64" => Rate::F64,
@@ -109,7 +107,11 @@ impl Work {
             bytes: *bytes as f64,
             number: *number as f64,
         };
-        Work { rows: counted.work.iter().map(row).collect(), blocks: counted.blocks }
+        Work {
+            rows: counted.work.iter().map(row).collect(),
+            blocks: counted.blocks,
+            nested: counted.nested,
+        }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -132,15 +134,17 @@ impl Work {
         has_types: bool,
     ) -> Cost {
         let is_narrow = set.has("bf16") && !has_types;
-        let again: u64 =
-            if set.has("checkpoint") { set.value("checkpoint").unwrap_or(self.blocks) } else { 0 };
+        let number = |name, all| if set.has(name) { set.value(name).unwrap_or(all) } else { 0 };
+        let again = number("checkpoint", self.blocks);
+        let nested_again = number("checkpoint-nested", self.nested);
         let parts = set.value("accumulate").or(set.value("split")).unwrap_or(1) as f64;
         let is_split = set.has("split");
         let share = if set.has("fsdp") { 1.0 / f64::from(devices) } else { 1.0 };
         let (mut cost, mut flops) = (Cost::default(), 0.0);
         for row in &self.rows {
             let is_forward = row.phase != Phase::Rest;
-            let is_again = matches!(row.phase, Phase::Block(nth) if nth < again);
+            let is_again = matches!(row.phase, Phase::Block(nth, inner)
+                if nth < again || inner.is_some_and(|inner| inner < nested_again));
             // A split batch computes its whole forward pass twice, and checkpointed blocks three times.
             let times = 1.0 + f64::from(u8::from(is_again)) + f64::from(u8::from(is_split && is_forward));
             let row = Row { flops: row.flops * share, bytes: row.bytes * share, ..*row };
@@ -166,6 +170,17 @@ impl Work {
         let together = |a: f64, b: f64| a.max(b) + EXPOSED * a.min(b);
         cost.step_s = passes.map(|(part, moving)| together(step_s * part, moving)).iter().sum();
         cost
+    }
+}
+
+impl Phase {
+    /// Reads `block 3`, `block 3.12`, `root` or `rest`.
+    fn of(text: &str) -> Phase {
+        let Some(numbers) = text.strip_prefix("block ") else {
+            return if text == "root" { Phase::Root } else { Phase::Rest };
+        };
+        let (block, nested) = numbers.split_once('.').unwrap_or((numbers, ""));
+        block.parse().map_or(Phase::Rest, |block| Phase::Block(block, nested.parse().ok()))
     }
 }
 
@@ -203,12 +218,12 @@ mod tests {
             number: 1.0,
         };
         let rows = vec![
-            row(Phase::Block(0), 1e12, 1e9),
-            row(Phase::Block(1), 1e12, 1e9),
+            row(Phase::of("block 0"), 1e12, 1e9),
+            row(Phase::of("block 1.0"), 1e12, 1e9),
             row(Phase::Root, 1e12, 1e9),
             row(Phase::Rest, 6e12, 3e9),
         ];
-        Work { rows, blocks: 2 }
+        Work { rows, blocks: 2, nested: 1 }
     }
 
     fn trial() -> Trial {
@@ -223,7 +238,7 @@ mod tests {
 
     #[test]
     fn computing_again_costs_the_flops_of_what_is_computed_again() {
-        for (set, extra) in [("", 0.0), ("checkpoint", 2e12), ("checkpoint=1", 1e12), ("split=2", 3e12)] {
+        for (set, extra) in [("", 0.0), ("checkpoint", 2e12), ("checkpoint=1", 1e12), ("checkpoint-nested", 1e12), ("split=2", 3e12)] {
             let cost = cost(set);
             assert_eq!(cost.extra_flops, extra as u64, "{set}");
             assert!((cost.step_s / self::cost("").step_s - (1.0 + extra / 9e12)).abs() < 1e-9, "{set}");
@@ -238,6 +253,7 @@ mod tests {
             detail: String::new(),
             lines: Vec::new(),
             blocks: 0,
+            nested: 0,
             bytes,
             work: Vec::new(),
         };

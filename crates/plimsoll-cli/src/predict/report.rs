@@ -113,6 +113,9 @@ pub(crate) struct Applied {
     /// Repeated blocks of the model, where it counts them.
     #[serde(default)]
     pub(crate) blocks: u64,
+    /// Repeated blocks inside of them.
+    #[serde(default)]
+    pub(crate) nested: u64,
     /// Bytes that it moves to the host in a step; of fsdp, bytes that a rank sends to others.
     #[serde(default)]
     pub(crate) bytes: u64,

@@ -57,7 +57,7 @@ pub(crate) enum Value {
 }
 
 /// All techniques, in the order of the help.
-pub(crate) const TECHNIQUES: [Technique; 14] = [
+pub(crate) const TECHNIQUES: [Technique; 15] = [
     Technique {
         name: "expandable",
         numbers: Numbers::Identical,
@@ -85,6 +85,13 @@ pub(crate) const TECHNIQUES: [Technique; 14] = [
         value: Value::Count,
         effort: 2,
         about: "activations of the model's repeated blocks are computed again in the backward pass; =K: of the first K blocks",
+    },
+    Technique {
+        name: "checkpoint-nested",
+        numbers: Numbers::Identical,
+        value: Value::Count,
+        effort: 2,
+        about: "the same of the repeated blocks inside of those blocks, such as the blocks of a network's stages",
     },
     Technique {
         name: "offload",

@@ -90,6 +90,7 @@ impl Set {
     /// Why two of its techniques exclude each other.
     pub(crate) fn conflict(&self) -> Option<String> {
         let pairs = [
+            ("checkpoint", "checkpoint-nested", "the nested blocks are inside of the others"),
             ("no-foreach", "fused", "a fused optimizer makes no copies"),
             ("accumulate", "split", "both divide the batch"),
             ("accumulate", "step-in-backward", "accumulate adds all gradients at the end"),
@@ -190,6 +191,7 @@ mod tests {
             ("fused,no-foreach", "exclude each other"),
             ("accumulate=2,split=2", "exclude each other"),
             ("fsdp,offload", "exclude each other"),
+            ("checkpoint,checkpoint-nested=2", "exclude each other"),
             ("memory-budget=101", "from 1 to 100"),
         ] {
             let why = Set::parse(text).unwrap_err();

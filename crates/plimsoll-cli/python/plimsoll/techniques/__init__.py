@@ -14,7 +14,7 @@ from . import context
 from .accumulate import Accumulate
 from .adam_8bit import Adam8bit
 from .autocast import Autocast
-from .checkpoint import Checkpoint
+from .checkpoint import Checkpoint, CheckpointNested
 from .chunked_loss import ChunkedLoss
 from .count import Count
 from .expandable import Expandable
@@ -42,6 +42,7 @@ ALL = (
     Split,
     Offload,
     Checkpoint,
+    CheckpointNested,
     ChunkedLoss,
 )
 

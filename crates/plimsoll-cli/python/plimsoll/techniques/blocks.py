@@ -20,6 +20,15 @@ def find(root):
     return outermost(root, of_classes(entries | others, repeated(entries))) or outermost(root, of_classes(others, repeated(others)))
 
 
+def nested(root):
+    # The repeated blocks inside of the repeated blocks, such as those of a network's stages; a block without any stands for itself.
+    # Empty if there are none.
+    found = []
+    for path, block in find(root):
+        found += [(f"{path}.{name}", it) for name, it in find(block)] or [(path, block)]
+    return found if len(found) > len(find(root)) else []
+
+
 def repeated(modules):
     # The classes that occur more than once among those of these modules that may be blocks.
     kinds = [type(it) for it in modules if may_be_block(it)]

@@ -14,7 +14,6 @@ from . import blocks, context, each, observers, roots
 from .again import Again, First, Generators
 
 MARK = "_plimsoll_checkpoint"
-NONE = "the model has no repeated blocks"
 
 
 class Nothing:
@@ -27,6 +26,8 @@ class Nothing:
 
 class Checkpoint:
     name = "checkpoint"
+    none = "the model has no repeated blocks"
+    find = staticmethod(blocks.find)
 
     def __init__(self, value):
         self.most = value  # the number of blocks of each model; None: all
@@ -44,13 +45,13 @@ class Checkpoint:
 
     def backward(self):
         if not self.count:
-            context.refuse(self.name, NONE)
+            context.refuse(self.name, self.none)
 
     def first(self, root):
         self.check(root)
-        found = blocks.find(root)
+        found = self.find(root)
         self.mark(root, found if self.most is None else found[: self.most], len(found))
-        if not found:
+        if not found and self.find is blocks.find:
             self.repeats.add(root)
             for module in self.repeats.places:
                 self.patch(type(module))
@@ -73,7 +74,9 @@ class Checkpoint:
         self.of += of
         self.count += len(chosen)
         if chosen:
-            self.lines.append((type(root).__name__, lines(root, [path for path, _ in chosen], len(chosen) == of)))
+            # A library's own call is for the innermost blocks.
+            is_all = len(chosen) == of and (self.find is blocks.nested or not blocks.nested(root))
+            self.lines.append((type(root).__name__, lines(root, [path for path, _ in chosen], is_all)))
 
     def around(self, root, following, args, kwargs):
         without_cache(root, kwargs)
@@ -141,9 +144,10 @@ class Checkpoint:
         return result
 
     def report(self):
-        detail = f"{self.count} of {self.of} blocks" if self.of else NONE if roots.kinds else context.untrained()
+        detail = f"{self.count} of {self.of} blocks" if self.of else self.none if roots.kinds else context.untrained()
         option = "" if self.most is None else f", first={self.most}"
-        call = f"plimsoll.checkpoint_blocks(model{option})"
+        nested = ", nested=True" if self.find is blocks.nested else ""
+        call = f"plimsoll.checkpoint_blocks(model{option}{nested})"
         own = [context.IMPORT, *each.model(call, [kind for kind, _ in self.lines], roots.kinds)]
         uses_own = self.takes or len(self.lines) > each.MOST
         return dict(applied=bool(self.count), detail=detail, lines=own if uses_own else self.native(), blocks=self.of)
@@ -152,6 +156,12 @@ class Checkpoint:
         # PyTorch's or the library's own calls, for each model.
         named = len(roots.kinds) > 1
         return [line for kind, lines in self.lines for line in ([f"# model: {kind}"] if named else []) + lines]
+
+
+class CheckpointNested(Checkpoint):
+    name = "checkpoint-nested"
+    none = "the model has no repeated blocks inside of its blocks"
+    find = staticmethod(blocks.nested)
 
 
 def without_cache(root, kwargs):

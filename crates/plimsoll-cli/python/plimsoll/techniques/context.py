@@ -26,12 +26,14 @@ def culprit(failure):
     frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
     own = next((it for it in reversed(frames) if not is_around(it)), "")
     if type(failure).__name__ == "CheckpointError":
-        return next((it for it in names if it in ("checkpoint", "split")), None)
+        return next((it for it in names if it in ("checkpoint", "checkpoint-nested", "split")), None)
     if not own.startswith(FROZEN):
         return None
     # A file that several techniques share has no technique's name: the next one further out does.
     ours = [it[len(FROZEN) : -1].replace("_", "-") for it in reversed(frames) if it.startswith(FROZEN)]
-    shared = {"lazy-logits": "chunked-loss", "autocast": "bf16"}
+    shared = {"lazy-logits": "chunked-loss", "autocast": "bf16", "again": "checkpoint"}
+    if "checkpoint-nested" in names:
+        shared.update(checkpoint="checkpoint-nested", again="checkpoint-nested")
     named = (shared.get(it, it) for it in ours)
     return next((it for it in named if it in names), next(iter(names), None))
 

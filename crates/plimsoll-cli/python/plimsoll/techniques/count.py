@@ -1,8 +1,8 @@
 # Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that it reads and
 # writes, and where it ran. Only for a run of its own: a dispatch mode keeps tensors alive a little longer.
 #
-# Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model; `rest` is all
-# else, evaluation too. The step is the one with the fewest FLOPs: others may contain an evaluation.
+# Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model; `block N.M` inside
+# the nested block M of it; `rest` is all else, evaluation too. The step is the one with the fewest FLOPs: others may contain an evaluation.
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -24,16 +24,23 @@ class Count:
     def __init__(self, value):
         self.phase, self.mode = "rest", None
         self.work, self.least = {}, {}  # (phase, type, flops, bytes): operators, of this step and of the whole one with the fewest FLOPs
-        self.steps = self.blocks = 0
+        self.steps = self.blocks = self.nested = 0
         self.repeats = blocks.Repeats()
 
     def begin(self):
         observers.listeners["stepped"].append(self.stepped)
 
     def first(self, root):
-        found = blocks.find(root)
+        found, has_nested = blocks.find(root), bool(blocks.nested(root))
         for path, block in found:
-            self.mark(block)
+            inside = blocks.find(block) if has_nested else []
+            phase = f"block {self.blocks}" if inside or not has_nested else f"block {self.blocks}.{self.nested}"
+            self.mark(block, "root", phase)
+            self.blocks += 1
+            self.nested += has_nested and not inside
+            for _, inner in inside:
+                self.mark(inner, phase, f"{phase}.{self.nested}")
+                self.nested += 1
         if not found:
             self.repeats.add(root)
             for module in self.repeats.places:
@@ -41,20 +48,18 @@ class Count:
 
     def look(self, module, args):
         if self.phase == "root" and module.training and torch.is_grad_enabled() and self.repeats.is_again(module):
-            self.mark(module)
+            self.mark(module, "root", f"block {self.blocks}")
+            self.blocks += 1
 
-    def mark(self, block):
-        phase = f"block {self.blocks}"
-        self.blocks += 1
-
+    def mark(self, block, outside, phase):
         def enter(module, args):
             # What is computed again in the backward pass is no forward pass.
-            if self.phase == "root" and module.training and torch.is_grad_enabled():
+            if self.phase == outside and module.training and torch.is_grad_enabled():
                 self.phase = phase
 
         def leave(module, args, result):
             if self.phase == phase:
-                self.phase = "root"
+                self.phase = outside
 
         block.register_forward_pre_hook(enter)
         block.register_forward_hook(leave, always_call=True)
@@ -95,7 +100,7 @@ class Count:
     def report(self):
         work = self.least or self.work
         rows = [[*key, number] for key, number in work.items()]
-        return dict(applied=True, detail="", lines=[], work=rows, blocks=self.blocks)
+        return dict(applied=True, detail="", lines=[], work=rows, blocks=self.blocks, nested=self.nested)
 
 
 def flops(work):
