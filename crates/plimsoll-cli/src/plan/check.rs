@@ -1,6 +1,6 @@
 //! The chosen set on the GPU itself, over more steps than those of its trial: [`Checked`].
 
-use super::search::{Goal, Search};
+use super::search::{BLOCKS, Goal, Search};
 use super::text;
 use crate::exit::Failure;
 use crate::predict::trial::{End, How, Trial};
@@ -80,6 +80,7 @@ impl Search<'_, '_> {
     fn again(&mut self) -> Result<(), Failure> {
         self.settles = true;
         self.trials.settle_all();
+        (self.useful, self.blocks) = (Vec::new(), BLOCKS);
         let known = std::mem::take(&mut self.candidates);
         self.run()?;
         if self.candidates.first().is_none_or(|base| base.trial.end != End::Ran) {

@@ -3,7 +3,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `search.rs`, `polish.rs` | which sets are tried, and which is chosen |
+//! | `search.rs`, `levels.rs`, `polish.rs` | which sets are tried, and which is chosen |
 //! | `candidate.rs` | a set that was tried |
 //! | `check.rs` | the chosen set on the GPU itself |
 //! | `time.rs` | the estimate of a step's time |
@@ -16,6 +16,7 @@ mod batch;
 mod candidate;
 mod check;
 mod json;
+mod levels;
 mod polish;
 mod search;
 mod text;
@@ -201,6 +202,7 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
             is_interrupted: false,
             is_late: false,
             settles: false,
+            useful: Vec::new(),
             blocks: BLOCKS,
         };
         let checked = search.checked()?;

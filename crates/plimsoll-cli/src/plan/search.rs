@@ -6,7 +6,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::candidate::{Candidate, is_close, most_bytes};
+use super::candidate::{Candidate, is_close};
 use super::time::{Cost, Work};
 use crate::exit::Failure;
 use crate::output;
@@ -18,11 +18,14 @@ use crate::techniques::{Numbers, Set};
 const CHANGE_OPERATORS: [&str; 5] = ["chunked-loss", "no-foreach", "fused", "adam-8bit", "bf16"];
 
 /// Percentages of activations that a compiled model keeps, in this order.
-const BUDGETS: [u64; 3] = [50, 25, 10];
+pub(super) const BUDGETS: [u64; 3] = [50, 25, 10];
 
 /// Checkpointing of repeated blocks, and of those inside of them.
 pub(super) const BLOCKS: &str = "checkpoint";
-const NESTED: &str = "checkpoint-nested";
+pub(super) const NESTED: &str = "checkpoint-nested";
+
+/// Steps of optimizers without temporary copies.
+const OPTIMIZERS: [&str; 2] = ["no-foreach", "fused"];
 
 /// Percentages of `offload` that are tried, below its default, are multiples of this one.
 pub(super) const OFFLOAD_STEP: u64 = 10;
@@ -75,6 +78,8 @@ pub(super) struct Search<'a, 'scope> {
     pub(super) is_late: bool,
     /// Whether trials go on until their reserved bytes no longer grow.
     pub(super) settles: bool,
+    /// The techniques that save memory alone.
+    pub(super) useful: Vec<&'static str>,
     /// Which blocks are checkpointed: [`BLOCKS`] or [`NESTED`].
     pub(super) blocks: &'static str,
 }
@@ -103,51 +108,33 @@ impl Search<'_, '_> {
         if compiles && self.budgets()? {
             return Ok(());
         }
-        let mut names = vec![
-            "expandable",
-            "free-grads",
-            "step-in-backward",
-            BLOCKS,
-            "offload",
-            "chunked-loss",
-            "no-foreach",
-            "fused",
-        ];
+        let mut names =
+            vec!["expandable", "free-grads", "step-in-backward", BLOCKS, "offload", "chunked-loss"];
         if self.works.first().is_some_and(|(_, work)| work.nested > 0) {
             names.push(NESTED);
         }
         if self.devices > 1 {
             names.push("fsdp");
         }
+        if self.wish.goal != Goal::Fit {
+            names.extend(OPTIMIZERS);
+        }
         if self.wish.numbers == Numbers::Changed {
             names.push("adam-8bit");
         }
-        names.retain(|name| crate::techniques::named(name).is_some_and(|it| it.numbers <= self.wish.numbers));
-        let mut useful = Vec::new();
-        self.ahead(names.iter().map(|name| Set::default().with(name, None)))?;
-        for name in names {
-            let one = self.tried(&Set::default().with(name, None))?;
-            if self.is_interrupted {
-                return Ok(());
-            }
-            if one.is_effective() && saves(&base.trial, &one.trial) {
-                useful.push(name);
-            }
+        self.alone(&names)?;
+        if self.is_interrupted {
+            return Ok(());
         }
-        let keep = |names: &[&'static str]| {
-            names
-                .iter()
-                .filter(|name| useful.contains(name))
-                .fold(Set::default(), |set, name| set.with(name, None))
-        };
         // What costs no time and keeps the numbers, by what it changes in a program; then what rounds differently. Updates in the
         // backward pass leave no gradients to free.
-        if useful.contains(&NESTED) && self.saves_more(NESTED, BLOCKS) {
+        if self.useful.contains(&NESTED) && self.saves_more(NESTED, BLOCKS) {
             self.blocks = NESTED;
         }
-        let (has_checkpoint, has_offload) = (useful.contains(&self.blocks), useful.contains(&"offload"));
-        let gradients = if useful.contains(&"step-in-backward") { "step-in-backward" } else { "free-grads" };
-        let free = keep(&["expandable", "free-grads"]);
+        let is_useful = |search: &Self, name| search.useful.contains(&name);
+        let (has_checkpoint, has_offload) = (is_useful(self, self.blocks), is_useful(self, "offload"));
+        let gradients = if is_useful(self, "step-in-backward") { "step-in-backward" } else { "free-grads" };
+        let free = self.keep(&["expandable", "free-grads"]);
         self.level(&free, has_checkpoint, false, false)?;
         let takes_time = |it: &Candidate| it.set.has(BLOCKS) || it.set.has(NESTED) || it.set.has("offload");
         let has_price = self.chosen().is_some_and(|it| it.has_room() && takes_time(it));
@@ -160,24 +147,28 @@ impl Search<'_, '_> {
             }
         }
         if !self.is_met() {
-            self.level(&keep(&["expandable", gradients]), has_checkpoint, has_offload, false)?;
+            self.level(&self.keep(&["expandable", gradients]), has_checkpoint, has_offload, false)?;
             self.close_gaps()?;
         }
         if self.wish.numbers >= Numbers::Rounding && !self.is_met() {
-            let optimizer = if useful.contains(&"fused") { "fused" } else { "no-foreach" };
-            let mut rounding = keep(&["expandable", gradients, "chunked-loss", optimizer]);
+            self.alone(&OPTIMIZERS)?;
+            let optimizer = if is_useful(self, "fused") { "fused" } else { "no-foreach" };
+            let mut rounding = self.keep(&["expandable", gradients, "chunked-loss", optimizer]);
             if compiles {
                 rounding = rounding.with("memory-budget", Some(BUDGETS[BUDGETS.len() - 1]));
             }
             self.level(&rounding, has_checkpoint, has_offload, true)?;
             self.close_gaps()?;
-            if useful.contains(&"fsdp") && !self.is_met() {
+            if is_useful(self, "fsdp") && !self.is_met() {
                 // Whole parameters are freed where they are sharded, which leaves gaps.
-                let sharded = keep(&["free-grads", optimizer, "fsdp"]).with("expandable", None);
+                let sharded = self.keep(&["free-grads", optimizer, "fsdp"]).with("expandable", None);
                 self.level(&sharded, has_checkpoint, false, false)?;
             }
-            if self.wish.numbers == Numbers::Changed && !self.is_met() && useful.contains(&"adam-8bit") {
-                let narrow = keep(&["expandable", gradients, "chunked-loss", "adam-8bit"]);
+            if !compiles && self.chosen().is_none() {
+                self.compiled(&self.keep(&["expandable", gradients, optimizer]))?;
+            }
+            if self.wish.numbers == Numbers::Changed && !self.is_met() && is_useful(self, "adam-8bit") {
+                let narrow = self.keep(&["expandable", gradients, "chunked-loss", "adam-8bit"]);
                 self.level(&narrow, has_checkpoint, false, false)?;
             }
             if self.wish.numbers == Numbers::Changed || self.chosen().is_none() {
@@ -189,6 +180,29 @@ impl Search<'_, '_> {
             Goal::Fit => self.simplify(),
             Goal::Memory | Goal::Speed | Goal::Batch => self.polish(),
         }
+    }
+
+    /// Tries each of these techniques alone, as far as they are allowed, and notes the useful ones.
+    fn alone(&mut self, names: &[&'static str]) -> Result<(), Failure> {
+        let is_allowed = |name: &&str| {
+            crate::techniques::named(name).is_some_and(|technique| technique.numbers <= self.wish.numbers)
+        };
+        let names: Vec<&'static str> = names.iter().copied().filter(is_allowed).collect();
+        self.ahead(names.iter().map(|name| Set::default().with(name, None)))?;
+        for name in names {
+            let one = self.tried(&Set::default().with(name, None))?;
+            let saves = one.is_effective() && saves(&self.candidates[0].trial, &one.trial);
+            if saves && !self.useful.contains(&name) {
+                self.useful.push(name);
+            }
+        }
+        Ok(())
+    }
+
+    /// Those of these techniques that are useful.
+    fn keep(&self, names: &[&'static str]) -> Set {
+        let useful = names.iter().filter(|name| self.useful.contains(name));
+        useful.fold(Set::default(), |set, name| set.with(name, None))
     }
 
     /// Begins the trials of sets whose results are asked for soon: as many run at once as this machine has processors.
@@ -209,32 +223,6 @@ impl Search<'_, '_> {
         self.trials.ahead(&wanted)
     }
 
-    /// Tries what is made for a program that compiles its training step: expandable segments, with which it finds the code of the first
-    /// trial in the compilers' caches, and parts of the activations, each of which is compiled. Returns whether the search is over.
-    fn budgets(&mut self) -> Result<bool, Failure> {
-        let expandable = Set::default().with("expandable", None);
-        let budget = |percent| Set::default().with("memory-budget", Some(percent));
-        // Two that compile at once take twice as long each: the first answer would be late.
-        self.ahead([expandable.clone(), budget(BUDGETS[0])])?;
-        let is_met = |search: &Self, it: &Candidate| {
-            search.is_interrupted || (it.has_room() && search.wish.goal == Goal::Fit)
-        };
-        let tried = self.tried(&expandable)?;
-        if is_met(self, &tried) {
-            return Ok(true);
-        }
-        for percent in BUDGETS {
-            let tried = self.tried(&budget(percent))?;
-            if is_met(self, &tried) {
-                return Ok(true);
-            }
-            if !tried.is_effective() {
-                break;
-            }
-        }
-        Ok(false)
-    }
-
     /// Whether no further set can be better, or the user ended the search.
     pub(super) fn is_met(&self) -> bool {
         self.is_interrupted || (self.wish.goal == Goal::Fit && self.chosen().is_some_and(Candidate::has_room))
@@ -253,140 +241,6 @@ impl Search<'_, '_> {
     fn is_slow(&self) -> bool {
         let base_s = self.candidates.first().map_or(0.0, Candidate::step_s);
         self.chosen().is_some_and(|it| it.step_s() > SLOW * base_s)
-    }
-
-    /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
-    fn level(&mut self, set: &Set, checkpoint: bool, offload: bool, parts: bool) -> Result<(), Failure> {
-        self.ahead([set.clone()].into_iter().chain(checkpoint.then(|| set.with(self.blocks, None))))?;
-        let own = self.tried(set)?;
-        let is_enough = !set.is_empty() && own.has_room() && !self.wish.goal.is_memory();
-        if is_enough || own.trial.end != End::Ran {
-            return Ok(());
-        }
-        let mut least = set.clone();
-        if checkpoint {
-            least = set.with(self.blocks, None);
-            if self.tried(&least)?.has_room() && !self.wish.goal.is_memory() {
-                return self.fewest_blocks(set);
-            }
-        }
-        if parts && !self.is_interrupted {
-            for name in ["accumulate", "split"] {
-                if !self.is_ruled_out(name) && self.parts(&self.without_conflict(&least, name), name)? {
-                    break;
-                }
-            }
-        }
-        let is_met = |search: &Self| {
-            search.is_interrupted
-                || (!search.wish.goal.is_memory() && search.chosen().is_some_and(Candidate::has_room))
-        };
-        // Alone, offloading may need cached memory to be given back.
-        for base in [set, &least].into_iter().filter(|_| offload) {
-            if !is_met(self) {
-                self.least_offload(base)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// This set with the batch in more and more parts, until it fits. Returns whether the technique has an effect.
-    fn parts(&mut self, set: &Set, name: &'static str) -> Result<bool, Failure> {
-        if !self.tried(&set.with(name, Some(PARTS[0])))?.is_effective() {
-            return Ok(false);
-        }
-        for number in PARTS {
-            let tried = self.tried(&set.with(name, Some(number)))?;
-            let fits = tried.fits == Some(true) && !self.wish.goal.is_memory();
-            if fits || !tried.is_effective() || self.is_interrupted {
-                break;
-            }
-        }
-        Ok(true)
-    }
-
-    /// Whether a trial has shown that a technique cannot be applied to this program, or has no effect on it.
-    fn is_ruled_out(&self, name: &str) -> bool {
-        self.candidates.iter().any(|it| match &it.trial.end {
-            End::Refused(refusal) => refusal.technique == name,
-            End::Ran => it.trial.technique(name).is_some_and(|it| !it.applied),
-            _ => false,
-        })
-    }
-
-    /// This set with saved tensors on the host, and the smallest percentage of them with which it fits.
-    fn least_offload(&mut self, set: &Set) -> Result<(), Failure> {
-        let most = set.with("offload", None);
-        if !self.tried(&most)?.has_room() || self.wish.goal.is_memory() {
-            return Ok(());
-        }
-        self.fewest(set, &most, 100 / OFFLOAD_STEP, |number| set.with("offload", Some(number * OFFLOAD_STEP)))
-    }
-
-    fn without_conflict(&self, set: &Set, name: &'static str) -> Set {
-        if set.with(name, Some(2)).conflict().is_some() {
-            set.without("step-in-backward")
-        } else {
-            set.clone()
-        }
-    }
-
-    /// The smallest number of checkpointed blocks with which this set fits: all of them do.
-    fn fewest_blocks(&mut self, set: &Set) -> Result<(), Failure> {
-        let name = self.blocks;
-        let all = set.with(name, None);
-        let blocks = self.tried(&all)?.trial.technique(name).map_or(0, |it| it.blocks);
-        self.fewest(set, &all, blocks, |number| set.with(name, Some(number)))
-    }
-
-    /// The smallest number of `of` parts of a technique with which this set fits. `all` has the technique as a whole, and fits.
-    fn fewest(&mut self, set: &Set, all: &Set, of: u64, part: impl Fn(u64) -> Set) -> Result<(), Failure> {
-        if of < 2 {
-            return Ok(());
-        }
-        // Without the technique, the set may take less memory than the program as it is, or may not run.
-        let none = Some(self.tried(set)?).filter(|it| it.trial.end == End::Ran);
-        let none_bytes = none.map_or(self.candidates[0].trial.reserved_bytes, |it| it.trial.reserved_bytes);
-        let all_bytes = self.tried(all)?.trial.reserved_bytes;
-        let mut number = solved(none_bytes, all_bytes, of, most_bytes(self.target));
-        // Savings are about linear, so the neighbour comes second; then halves.
-        let (mut too_few, mut enough, mut is_first) = (0, of, true);
-        let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));
-        self.ahead(near.map(&part))?;
-        while (too_few + 1..enough).contains(&number) && !self.is_interrupted {
-            if self.tried(&part(number))?.has_room() {
-                enough = number;
-            } else {
-                too_few = number;
-            }
-            number = match (is_first, enough == number) {
-                (true, true) => number - 1,
-                (true, false) => number + 1,
-                (false, _) => too_few.midpoint(enough),
-            };
-            is_first = false;
-        }
-        Ok(())
-    }
-
-    /// Leaves out techniques of the chosen set that it does not need, those that change a program most first.
-    fn simplify(&mut self) -> Result<(), Failure> {
-        let Some(chosen) = self.chosen().cloned() else { return Ok(()) };
-        let mut set = chosen.set;
-        let mut names: Vec<&str> = set.names().filter(|name| ![BLOCKS, NESTED].contains(name)).collect();
-        names.sort_by_key(|name| std::cmp::Reverse(crate::techniques::named(name).map(|it| it.effort)));
-        self.ahead(names.iter().map(|name| set.without(name)))?;
-        for name in names {
-            let fewer = set.without(name);
-            if fewer.is_empty() || self.is_interrupted {
-                continue;
-            }
-            let tried = self.tried(&fewer)?;
-            if tried.has_room() {
-                set = fewer;
-            }
-        }
-        Ok(())
     }
 
     /// The best candidate that fits: without running out of memory, then the least change to the numbers, then with memory to spare, then the shortest step to
@@ -504,26 +358,4 @@ impl Goal {
 fn saves(base: &Trial, trial: &Trial) -> bool {
     let lower = |base: u64, bytes: u64| base.saturating_sub(bytes) > base / 200;
     lower(base.allocated_bytes, trial.allocated_bytes) || lower(base.reserved_bytes, trial.reserved_bytes)
-}
-
-/// The number of blocks with which the peak is about the capacity, if each of them saves the same.
-fn solved(none_bytes: u64, all_bytes: u64, blocks: u64, capacity_bytes: u64) -> u64 {
-    let saved = none_bytes.saturating_sub(all_bytes).max(1);
-    let wanted = none_bytes.saturating_sub(capacity_bytes);
-    let number = (u128::from(wanted) * u128::from(blocks)).div_ceil(u128::from(saved));
-    u64::try_from(number).unwrap_or(blocks).clamp(1, blocks)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_number_of_blocks_is_solved_from_the_peaks_without_and_with_all() {
-        assert_eq!(solved(40, 16, 12, 24), 8);
-        assert_eq!(solved(40, 16, 12, 23), 9);
-        assert_eq!(solved(40, 16, 12, 50), 1);
-        assert_eq!(solved(40, 16, 12, 10), 12);
-        assert_eq!(solved(40, 40, 12, 10), 12);
-    }
 }

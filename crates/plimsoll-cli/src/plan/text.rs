@@ -198,7 +198,10 @@ fn described(candidate: &Candidate) -> String {
     let word = |name: &str| {
         let detail = candidate.trial.technique(name).map_or("", |it| it.detail.as_str());
         match name {
-            "checkpoint" | "checkpoint-nested" | "split" | "accumulate" | "fsdp" | "memory-budget" if !detail.is_empty() => {
+            "checkpoint" | "checkpoint-nested" | "split" | "accumulate" | "fsdp" | "memory-budget"
+            | "compile"
+                if !detail.is_empty() =>
+            {
                 format!("{name} {detail}")
             }
             "offload" => match candidate.set.value(name) {

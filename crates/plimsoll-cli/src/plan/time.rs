@@ -15,7 +15,7 @@ const PRODUCTS: f64 = 0.7;
 const CONVOLUTIONS: f64 = 0.15;
 /// Of the datasheet's bandwidth, what element-wise operators, normalizations and reductions reach.
 const TRAFFIC: f64 = 0.4;
-/// The default of `memory-budget`, in percent.
+/// The default of `memory-budget` and `compile`, in percent.
 const BUDGET: u64 = 50;
 /// Of the datasheet's PCIe bandwidth, what a copy from or to pinned memory reaches: 55.3 of 64 GB/s on an H200 (note 0017).
 const PINNED: f64 = 0.86;
@@ -107,11 +107,7 @@ impl Work {
             bytes: *bytes as f64,
             number: *number as f64,
         };
-        Work {
-            rows: counted.work.iter().map(row).collect(),
-            blocks: counted.blocks,
-            nested: counted.nested,
-        }
+        Work { rows: counted.work.iter().map(row).collect(), blocks: counted.blocks, nested: counted.nested }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -152,9 +148,9 @@ impl Work {
             flops += times * row.flops * row.number;
         }
         cost.extra_flops = (flops - base.flops() * share).max(0.0) as u64;
-        if set.has("memory-budget") {
-            // At most the forward pass is computed again.
-            let kept = set.value("memory-budget").unwrap_or(BUDGET) as f64 / 100.0;
+        for name in ["memory-budget", "compile"].into_iter().filter(|name| set.has(name)) {
+            // At most the forward pass is computed again. How much faster compiled kernels are is unknown.
+            let kept = set.value(name).unwrap_or(BUDGET) as f64 / 100.0;
             cost.step_s *= 1.0 + FORWARD * (1.0 - kept);
         }
         let moved = trial.technique("offload").map_or(0, |it| it.bytes) as f64 * parts.max(1.0);
@@ -238,7 +234,13 @@ mod tests {
 
     #[test]
     fn computing_again_costs_the_flops_of_what_is_computed_again() {
-        for (set, extra) in [("", 0.0), ("checkpoint", 2e12), ("checkpoint=1", 1e12), ("checkpoint-nested", 1e12), ("split=2", 3e12)] {
+        for (set, extra) in [
+            ("", 0.0),
+            ("checkpoint", 2e12),
+            ("checkpoint=1", 1e12),
+            ("checkpoint-nested", 1e12),
+            ("split=2", 3e12),
+        ] {
             let cost = cost(set);
             assert_eq!(cost.extra_flops, extra as u64, "{set}");
             assert!((cost.step_s / self::cost("").step_s - (1.0 + extra / 9e12)).abs() < 1e-9, "{set}");

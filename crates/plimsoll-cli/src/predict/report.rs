@@ -156,9 +156,12 @@ pub(super) enum ProcessState {
     Expired,
 }
 
+/// A peak after the steps that is higher by less than this share is the same: the order of requests alone moves it a little.
+const LATER: f64 = 0.005;
+
 /// The peaks of one device by PyTorch's counters, and their steps, from 1. One more than the number of steps means
 /// after the last step.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
 pub(super) struct Peaks {
     /// The device's number in the process.
     pub(super) device: i32,
@@ -168,6 +171,9 @@ pub(super) struct Peaks {
     pub(super) allocated_step: u64,
     pub(super) reserved_bytes: u64,
     pub(super) reserved_step: u64,
+    /// By how much the code after the steps raises one of the two peaks, as a share of it. If the program was not cut, it is large.
+    #[serde(default)]
+    pub(super) grows_by: f64,
     /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
     #[serde(skip)]
     pub(super) together_bytes: Option<u64>,
@@ -217,9 +223,10 @@ impl Report {
         Ok(reports)
     }
 
-    /// Whether one of its peaks came after its steps.
+    /// Whether one of its peaks came after its steps, and is higher by more than chance.
     pub(super) fn peaks_later(&self) -> bool {
-        self.devices.iter().any(|it| it.allocated_step.max(it.reserved_step) > self.steps)
+        let is_later = |it: &Peaks| it.allocated_step.max(it.reserved_step) > self.steps;
+        self.devices.iter().any(|it| is_later(it) && it.grows_by > LATER)
     }
 
     /// Its name in the report.

@@ -20,6 +20,7 @@ import time
 EXPIRED = "expired"  # the status of a child that was killed because it took too long
 UNABLE = "unable"  # that of a request that a child cannot fulfil
 MOST = 4  # children at once
+WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead: most of the batches would not be used
 
 
 class Child:
@@ -183,8 +184,24 @@ class Serve:
             self.torch.cuda._queued_calls.append((lambda: self.limit(limit), []))
         self.watch.techniques = self.techniques
         self.techniques.activate(request["set"], self.watch)
+        if request["stops"]:
+            self.fetch_less()
         self.watch.listening = None
         self.watch.listen()
+
+    def fetch_less(self):
+        kind = self.torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+        original = kind.__init__
+
+        def __init__(self, loader, *args, **kwargs):
+            before = loader.num_workers, loader.prefetch_factor
+            loader.num_workers, loader.prefetch_factor = min(before[0], WORKERS), 1
+            try:
+                original(self, loader, *args, **kwargs)
+            finally:
+                loader.num_workers, loader.prefetch_factor = before
+
+        kind.__init__ = __init__
 
     def take_device(self, request):
         # Its device is no other child's, and may have another size.

@@ -35,6 +35,9 @@ const FIRST_LIMIT: Duration = Duration::from_secs(600);
 /// How long each later one may take: this, or this multiple of the first one's time if that is more.
 const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 
+/// The least limit of one that compiles the model.
+const COMPILE_LIMIT: Duration = Duration::from_secs(300);
+
 /// What the imports may add to the first.
 const SERVING: Duration = Duration::from_secs(30);
 
@@ -334,7 +337,7 @@ impl Trials<'_> {
         if how == How::Counted {
             variables.push(("PLIMSOLL_WITH", set.counted().into()));
         }
-        let (limit, left) = (self.limit(is_last), self.left(how));
+        let (limit, left) = (self.limit(set, is_last), self.left(how));
         let args = PredictArgs {
             timeout: Some(limit.min(left)),
             quiet: self.first.is_some(),
@@ -353,9 +356,13 @@ impl Trials<'_> {
     }
 
     /// How long the next trial may take; one that begins with the imports has the first trial's limit.
-    fn limit(&self, has_imports: bool) -> Duration {
+    fn limit(&self, set: &Set, has_imports: bool) -> Duration {
         let (least, multiple) = LATER_LIMIT;
-        let least = if has_imports { FIRST_LIMIT } else { least };
+        let least = match has_imports {
+            true => FIRST_LIMIT,
+            false if set.has("compile") => COMPILE_LIMIT,
+            false => least,
+        };
         let usual = self.first.map_or(FIRST_LIMIT, |first| least.max(first * multiple));
         self.program.timeout.unwrap_or(usual)
     }
@@ -369,7 +376,7 @@ impl Trials<'_> {
         let text = if how == How::Counted { set.counted() } else { set.json() };
         Wanted {
             set: serde_json::from_str(&text).unwrap_or_default(),
-            limit: self.limit(false),
+            limit: self.limit(set, false),
             limit_bytes: (how == How::Limited).then(|| self.target.capacity_bytes()),
             memory_bytes: (how == How::Itself).then_some(self.target.total_bytes),
             records: how == How::Itself && self.program.records,

@@ -85,6 +85,7 @@ class Watch:
         self.outside = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
         self.after_error = None  # the exception that ended the code after the steps
         self.peaks = {}  # by device: bytes, and the step
+        self.peaks_of_steps = {}  # the same, where code runs after the steps
         self.retries = {}  # by device: how often the allocator gave cached memory back because memory was short
         self.error = None
         self.refusal = None  # the technique that cannot be applied, and why
@@ -203,6 +204,7 @@ class Watch:
         finish.stepped()
         if STEPS and steps >= STEPS and self.has_settled(steps):
             if not STOPS and finish.may_go_on():
+                self.peaks_of_steps = dict(self.peaks)
                 finish.begin()
             else:
                 self.stop("stopped", 0)
@@ -358,7 +360,9 @@ class Watch:
         torch = self.torch
         devices = []
         for device in sorted({device for device, _ in self.peaks}):
-            allocated, reserved = (self.peaks.get((device, name), (0, 0)) for name in ("allocated", "reserved"))
+            peaks = [self.peaks.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
+            of_steps = [self.peaks_of_steps.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
+            allocated, reserved = peaks
             devices.append(
                 dict(
                     device=device,
@@ -367,6 +371,7 @@ class Watch:
                     allocated_step=allocated[1],
                     reserved_bytes=reserved[0],
                     reserved_step=reserved[1],
+                    grows_by=max(later[0] / max(steps[0], 1) - 1 for later, steps in zip(peaks, of_steps)),
                 )
             )
         fields = dict(

@@ -57,7 +57,7 @@ pub(crate) enum Value {
 }
 
 /// All techniques, in the order of the help.
-pub(crate) const TECHNIQUES: [Technique; 15] = [
+pub(crate) const TECHNIQUES: [Technique; 16] = [
     Technique {
         name: "expandable",
         numbers: Numbers::Identical,
@@ -136,11 +136,18 @@ pub(crate) const TECHNIQUES: [Technique; 15] = [
         about: "the batch runs in N parts inside the model, each computed again in the backward pass",
     },
     Technique {
+        name: "compile",
+        numbers: Numbers::Rounding,
+        value: Value::Percent,
+        effort: 1,
+        about: "torch.compile around the model, which keeps only a part of the activations; =PERCENT of them [50]",
+    },
+    Technique {
         name: "memory-budget",
         numbers: Numbers::Rounding,
         value: Value::Percent,
         effort: 1,
-        about: "torch.compile keeps only a part of the activations; =PERCENT of them [50]",
+        about: "the program's own torch.compile keeps only a part of the activations; =PERCENT of them [50]",
     },
     Technique {
         name: "fsdp",
@@ -190,7 +197,7 @@ pub(crate) fn help() -> String {
 }
 
 /// The files of the Python package.
-pub(crate) const PYTHON: [(&str, &str); 26] = [
+pub(crate) const PYTHON: [(&str, &str); 27] = [
     ("__init__.py", include_str!("../../python/plimsoll/techniques/__init__.py")),
     ("accumulate.py", include_str!("../../python/plimsoll/techniques/accumulate.py")),
     ("adam_8bit.py", include_str!("../../python/plimsoll/techniques/adam_8bit.py")),
@@ -199,6 +206,7 @@ pub(crate) const PYTHON: [(&str, &str); 26] = [
     ("blocks.py", include_str!("../../python/plimsoll/techniques/blocks.py")),
     ("checkpoint.py", include_str!("../../python/plimsoll/techniques/checkpoint.py")),
     ("chunked_loss.py", include_str!("../../python/plimsoll/techniques/chunked_loss.py")),
+    ("compile.py", include_str!("../../python/plimsoll/techniques/compile.py")),
     ("context.py", include_str!("../../python/plimsoll/techniques/context.py")),
     ("count.py", include_str!("../../python/plimsoll/techniques/count.py")),
     ("each.py", include_str!("../../python/plimsoll/techniques/each.py")),

@@ -13,6 +13,9 @@ pub(crate) struct Set {
     entries: Vec<(&'static str, Option<u64>)>,
 }
 
+/// Why some techniques exclude `compile`.
+const COMPILED: &str = "inside of a compiled model no calls can be changed";
+
 impl Set {
     /// Reads `checkpoint=4,chunked-loss`.
     ///
@@ -93,6 +96,14 @@ impl Set {
             ("checkpoint", "checkpoint-nested", "the nested blocks are inside of the others"),
             ("no-foreach", "fused", "a fused optimizer makes no copies"),
             ("accumulate", "split", "both divide the batch"),
+            ("compile", "memory-budget", "the second is for programs that compile their model"),
+            ("checkpoint", "compile", COMPILED),
+            ("checkpoint-nested", "compile", COMPILED),
+            ("offload", "compile", COMPILED),
+            ("chunked-loss", "compile", COMPILED),
+            ("accumulate", "compile", COMPILED),
+            ("split", "compile", COMPILED),
+            ("compile", "fsdp", COMPILED),
             ("accumulate", "step-in-backward", "accumulate adds all gradients at the end"),
             ("accumulate", "fsdp", "both divide the batch"),
             ("split", "fsdp", "both divide the batch"),
@@ -193,6 +204,7 @@ mod tests {
             ("fsdp,offload", "exclude each other"),
             ("checkpoint,checkpoint-nested=2", "exclude each other"),
             ("memory-budget=101", "from 1 to 100"),
+            ("compile,checkpoint", "inside of a compiled model"),
         ] {
             let why = Set::parse(text).unwrap_err();
             assert!(why.contains(said), "{text}: {why}");

@@ -16,6 +16,7 @@ from .adam_8bit import Adam8bit
 from .autocast import Autocast
 from .checkpoint import Checkpoint, CheckpointNested
 from .chunked_loss import ChunkedLoss
+from .compile import Compile
 from .count import Count
 from .expandable import Expandable
 from .free_grads import FreeGrads
@@ -37,6 +38,7 @@ ALL = (
     Adam8bit,
     StepInBackward,
     Fsdp,
+    Compile,
     Autocast,
     Accumulate,
     Split,

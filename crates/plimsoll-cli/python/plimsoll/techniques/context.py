@@ -31,7 +31,7 @@ def culprit(failure):
         return None
     # A file that several techniques share has no technique's name: the next one further out does.
     ours = [it[len(FROZEN) : -1].replace("_", "-") for it in reversed(frames) if it.startswith(FROZEN)]
-    shared = {"lazy-logits": "chunked-loss", "autocast": "bf16", "again": "checkpoint"}
+    shared = {"lazy-logits": "chunked-loss", "autocast": "bf16", "again": "checkpoint", "memory-budget": "compile"}
     if "checkpoint-nested" in names:
         shared.update(checkpoint="checkpoint-nested", again="checkpoint-nested")
     named = (shared.get(it, it) for it in ours)

@@ -18,12 +18,20 @@ class MemoryBudget:
         config.activation_memory_budget = self.percent / 100
 
     def report(self):
-        counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-        differentiated = sys.modules.get("torch._functorch.partitioners") is not None
-        applied = bool(counters and counters["stats"]["unique_graphs"]) and differentiated
+        applied = has_compiled()
         detail = f"{self.percent} % of the activations" if applied else "the program does not compile its training step"
-        lines = [
-            "import torch._functorch.config  # before the model is compiled",
-            f"torch._functorch.config.activation_memory_budget = {self.percent / 100:g}",
-        ]
-        return dict(applied=applied, detail=detail, lines=lines if applied else [])
+        return dict(applied=applied, detail=detail, lines=setting(self.percent) if applied else [])
+
+
+def has_compiled():
+    # Whether a step with a backward pass was compiled.
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    differentiated = sys.modules.get("torch._functorch.partitioners") is not None
+    return bool(counters and counters["stats"]["unique_graphs"]) and differentiated
+
+
+def setting(percent):
+    return [
+        "import torch._functorch.config  # before the model is compiled",
+        f"torch._functorch.config.activation_memory_budget = {percent / 100:g}",
+    ]

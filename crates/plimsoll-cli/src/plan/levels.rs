@@ -1,0 +1,213 @@
+//! The steps of a search: what is tried on top of a set ([`Search::level`]), and how few blocks, bytes or parts are enough.
+
+use super::candidate::{Candidate, most_bytes};
+use super::search::{BLOCKS, BUDGETS, Goal, NESTED, OFFLOAD_STEP, PARTS, Search};
+use crate::exit::Failure;
+use crate::predict::trial::End;
+use crate::techniques::Set;
+
+impl Search<'_, '_> {
+    /// Tries what is made for a program that compiles its training step: expandable segments, with which it finds the code of the first
+    /// trial in the compilers' caches, and parts of the activations, each of which is compiled. Returns whether the search is over.
+    pub(super) fn budgets(&mut self) -> Result<bool, Failure> {
+        let expandable = Set::default().with("expandable", None);
+        let budget = |percent| Set::default().with("memory-budget", Some(percent));
+        // Two that compile at once take twice as long each: the first answer would be late.
+        self.ahead([expandable.clone(), budget(BUDGETS[0])])?;
+        let is_met = |search: &Self, it: &Candidate| {
+            search.is_interrupted || (it.has_room() && search.wish.goal == Goal::Fit)
+        };
+        let tried = self.tried(&expandable)?;
+        if is_met(self, &tried) {
+            return Ok(true);
+        }
+        for percent in BUDGETS {
+            let tried = self.tried(&budget(percent))?;
+            if is_met(self, &tried) {
+                return Ok(true);
+            }
+            if !tried.is_effective() {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Compiles the model with the fewest activations, and with more if that fits. Each trial takes about a minute, so this comes last.
+    pub(super) fn compiled(&mut self, set: &Set) -> Result<(), Failure> {
+        for percent in BUDGETS.into_iter().rev() {
+            if !self.tried(&set.with("compile", Some(percent)))?.has_room() || self.is_interrupted {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
+    pub(super) fn level(
+        &mut self,
+        set: &Set,
+        checkpoint: bool,
+        offload: bool,
+        parts: bool,
+    ) -> Result<(), Failure> {
+        self.ahead([set.clone()].into_iter().chain(checkpoint.then(|| set.with(self.blocks, None))))?;
+        let own = self.tried(set)?;
+        let is_enough = !set.is_empty() && own.has_room() && !self.wish.goal.is_memory();
+        if is_enough || own.trial.end != End::Ran {
+            return Ok(());
+        }
+        let mut least = set.clone();
+        if checkpoint {
+            least = set.with(self.blocks, None);
+            if self.tried(&least)?.has_room() && !self.wish.goal.is_memory() {
+                return self.fewest_blocks(set);
+            }
+        }
+        if parts && !self.is_interrupted {
+            for name in ["accumulate", "split"] {
+                if !self.is_ruled_out(name) && self.parts(&self.without_conflict(&least, name), name)? {
+                    break;
+                }
+            }
+        }
+        let is_met = |search: &Self| {
+            search.is_interrupted
+                || (!search.wish.goal.is_memory() && search.chosen().is_some_and(Candidate::has_room))
+        };
+        // Alone, offloading may need cached memory to be given back.
+        for base in [set, &least].into_iter().filter(|_| offload) {
+            if !is_met(self) {
+                self.least_offload(base)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// This set with the batch in more and more parts, until it fits. Returns whether the technique has an effect.
+    pub(super) fn parts(&mut self, set: &Set, name: &'static str) -> Result<bool, Failure> {
+        if !self.tried(&set.with(name, Some(PARTS[0])))?.is_effective() {
+            return Ok(false);
+        }
+        for number in PARTS {
+            let tried = self.tried(&set.with(name, Some(number)))?;
+            let fits = tried.fits == Some(true) && !self.wish.goal.is_memory();
+            if fits || !tried.is_effective() || self.is_interrupted {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether a trial has shown that a technique cannot be applied to this program, or has no effect on it.
+    pub(super) fn is_ruled_out(&self, name: &str) -> bool {
+        self.candidates.iter().any(|it| match &it.trial.end {
+            End::Refused(refusal) => refusal.technique == name,
+            End::Ran => it.trial.technique(name).is_some_and(|it| !it.applied),
+            _ => false,
+        })
+    }
+
+    /// This set with saved tensors on the host, and the smallest percentage of them with which it fits.
+    pub(super) fn least_offload(&mut self, set: &Set) -> Result<(), Failure> {
+        let most = set.with("offload", None);
+        if !self.tried(&most)?.has_room() || self.wish.goal.is_memory() {
+            return Ok(());
+        }
+        self.fewest(set, &most, 100 / OFFLOAD_STEP, |number| set.with("offload", Some(number * OFFLOAD_STEP)))
+    }
+
+    pub(super) fn without_conflict(&self, set: &Set, name: &'static str) -> Set {
+        if set.with(name, Some(2)).conflict().is_some() {
+            set.without("step-in-backward")
+        } else {
+            set.clone()
+        }
+    }
+
+    /// The smallest number of checkpointed blocks with which this set fits: all of them do.
+    pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Failure> {
+        let name = self.blocks;
+        let all = set.with(name, None);
+        let blocks = self.tried(&all)?.trial.technique(name).map_or(0, |it| it.blocks);
+        self.fewest(set, &all, blocks, |number| set.with(name, Some(number)))
+    }
+
+    /// The smallest number of `of` parts of a technique with which this set fits. `all` has the technique as a whole, and fits.
+    pub(super) fn fewest(
+        &mut self,
+        set: &Set,
+        all: &Set,
+        of: u64,
+        part: impl Fn(u64) -> Set,
+    ) -> Result<(), Failure> {
+        if of < 2 {
+            return Ok(());
+        }
+        // Without the technique, the set may take less memory than the program as it is, or may not run.
+        let none = Some(self.tried(set)?).filter(|it| it.trial.end == End::Ran);
+        let none_bytes = none.map_or(self.candidates[0].trial.reserved_bytes, |it| it.trial.reserved_bytes);
+        let all_bytes = self.tried(all)?.trial.reserved_bytes;
+        let mut number = solved(none_bytes, all_bytes, of, most_bytes(self.target));
+        // Savings are about linear, so the neighbour comes second; then halves.
+        let (mut too_few, mut enough, mut is_first) = (0, of, true);
+        let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));
+        self.ahead(near.map(&part))?;
+        while (too_few + 1..enough).contains(&number) && !self.is_interrupted {
+            if self.tried(&part(number))?.has_room() {
+                enough = number;
+            } else {
+                too_few = number;
+            }
+            number = match (is_first, enough == number) {
+                (true, true) => number - 1,
+                (true, false) => number + 1,
+                (false, _) => too_few.midpoint(enough),
+            };
+            is_first = false;
+        }
+        Ok(())
+    }
+
+    /// Leaves out techniques of the chosen set that it does not need, those that change a program most first.
+    pub(super) fn simplify(&mut self) -> Result<(), Failure> {
+        let Some(chosen) = self.chosen().cloned() else { return Ok(()) };
+        let mut set = chosen.set;
+        let mut names: Vec<&str> = set.names().filter(|name| ![BLOCKS, NESTED].contains(name)).collect();
+        names.sort_by_key(|name| std::cmp::Reverse(crate::techniques::named(name).map(|it| it.effort)));
+        self.ahead(names.iter().map(|name| set.without(name)))?;
+        for name in names {
+            let fewer = set.without(name);
+            if fewer.is_empty() || self.is_interrupted {
+                continue;
+            }
+            let tried = self.tried(&fewer)?;
+            if tried.has_room() {
+                set = fewer;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The number of blocks with which the peak is about the capacity, if each of them saves the same.
+fn solved(none_bytes: u64, all_bytes: u64, blocks: u64, capacity_bytes: u64) -> u64 {
+    let saved = none_bytes.saturating_sub(all_bytes).max(1);
+    let wanted = none_bytes.saturating_sub(capacity_bytes);
+    let number = (u128::from(wanted) * u128::from(blocks)).div_ceil(u128::from(saved));
+    u64::try_from(number).unwrap_or(blocks).clamp(1, blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_blocks_is_solved_from_the_peaks_without_and_with_all() {
+        assert_eq!(solved(40, 16, 12, 24), 8);
+        assert_eq!(solved(40, 16, 12, 23), 9);
+        assert_eq!(solved(40, 16, 12, 50), 1);
+        assert_eq!(solved(40, 16, 12, 10), 12);
+        assert_eq!(solved(40, 40, 12, 10), 12);
+    }
+}
