@@ -1,8 +1,10 @@
 # The techniques as functions: on the CPU, where numbers can be compared.
 
 import copy
+import gc
 import hashlib
 import random
+import weakref
 
 import pytest
 
@@ -98,6 +100,23 @@ class Changed(Model):
     def __init__(self):
         super().__init__(dropout=False)
         self.blocks = nn.ModuleList(Changing() for _ in range(4))
+
+
+def test_a_graph_without_a_backward_pass_is_freed_where_tensors_stay(fresh):
+    class Anything:
+        pass
+
+    def called(model):
+        anything = Anything()
+        y = model(torch.randn(4, 4))
+        y.register_hook(lambda _, it=anything: None)
+        return weakref.ref(anything)
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Sigmoid())
+    plimsoll.offload(model, least_bytes="1MiB")
+    left = called(model)
+    gc.collect()
+    assert left() is None
 
 
 def test_what_a_block_changes_it_changes_once(fresh):

@@ -1,8 +1,8 @@
 //! An estimate of a step's time: [`Work`], the operators of a step, against the GPU's bandwidth and FLOP/s.
 //!
-//! Each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel. Overlap, the host's own time and
-//! the choice of kernels are unknown, so the figures serve to compare sets, not to promise a time. The constants are fitted to twelve
-//! programs on an H200 (note 0017).
+//! On the GPU, each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel; the host needs about the
+//! same time for each operator, and the step takes the longer of the two. The choice of kernels and the program's own work on the host are
+//! unknown, so the figures serve to compare sets, not to promise a time. The constants are fitted to programs on an H200 (note 0017).
 
 use plimsoll_gpu::Gpu;
 
@@ -12,9 +12,11 @@ use crate::techniques::Set;
 /// Of the datasheet's matrix rate, what PyTorch's products reach.
 const PRODUCTS: f64 = 0.7;
 /// The same of convolutions on tensor cores, f32 values in TF32.
-const CONVOLUTIONS: f64 = 0.15;
+const CONVOLUTIONS: f64 = 0.2;
 /// Of the datasheet's bandwidth, what element-wise operators, normalizations and reductions reach.
-const TRAFFIC: f64 = 0.4;
+const TRAFFIC: f64 = 0.42;
+/// The same of convolutions, which read their input several times.
+const CONVOLUTION_TRAFFIC: f64 = 0.2;
 /// The default of `memory-budget` and `compile`, in percent.
 const BUDGET: u64 = 50;
 /// Of the datasheet's PCIe bandwidth, what a copy from or to pinned memory reaches: 55.3 of 64 GB/s on an H200 (note 0017).
@@ -25,8 +27,10 @@ const WIRE: f64 = 0.7;
 const EXPOSED: f64 = 0.1;
 /// The share of a step that the forward pass takes: a third of the products.
 const FORWARD: f64 = 1.0 / 3.0;
-/// Seconds for a kernel that does almost nothing: the host's time to start the next one.
-const KERNEL_S: f64 = 15e-6;
+/// Seconds that the GPU needs for a kernel that does almost nothing.
+const KERNEL_S: f64 = 3e-6;
+/// Seconds that the host needs for an operator, with the Python and the dispatch around it.
+const HOST_S: f64 = 32e-6;
 /// The memory traffic under bf16 autocast: half for products and activations, the same for parameters and optimizers.
 const NARROW: f64 = 0.6;
 
@@ -136,7 +140,7 @@ impl Work {
         let parts = set.value("accumulate").or(set.value("split")).unwrap_or(1) as f64;
         let is_split = set.has("split");
         let share = if set.has("fsdp") { 1.0 / f64::from(devices) } else { 1.0 };
-        let (mut cost, mut flops) = (Cost::default(), 0.0);
+        let (mut cost, mut flops, mut host_s) = (Cost::default(), 0.0, 0.0);
         for row in &self.rows {
             let is_forward = row.phase != Phase::Rest;
             let is_again = matches!(row.phase, Phase::Block(nth, inner)
@@ -145,8 +149,10 @@ impl Work {
             let times = 1.0 + f64::from(u8::from(is_again)) + f64::from(u8::from(is_split && is_forward));
             let row = Row { flops: row.flops * share, bytes: row.bytes * share, ..*row };
             cost.step_s += times * row.seconds(gpu, is_narrow, parts);
+            host_s += times * row.number * parts * HOST_S;
             flops += times * row.flops * row.number;
         }
+        cost.step_s = cost.step_s.max(host_s);
         cost.extra_flops = (flops - base.flops() * share).max(0.0) as u64;
         for name in ["memory-budget", "compile"].into_iter().filter(|name| set.has(name)) {
             // At most the forward pass is computed again. How much faster compiled kernels are is unknown.
@@ -181,7 +187,7 @@ impl Phase {
 }
 
 impl Row {
-    /// Seconds of these operators, each in this many parts.
+    /// Seconds of these operators on the GPU, each in this many parts.
     fn seconds(&self, gpu: &Gpu, is_narrow: bool, parts: f64) -> f64 {
         let flops = gpu.flops;
         let rate = match if is_narrow { Rate::Bf16 } else { self.rate } {
@@ -194,8 +200,9 @@ impl Row {
         let bytes = if is_narrow { self.bytes * NARROW } else { self.bytes };
         let has_tensor_cores = is_narrow || !matches!(self.rate, Rate::F64 | Rate::F32);
         let reached = if self.is_convolution && has_tensor_cores { CONVOLUTIONS } else { PRODUCTS };
+        let share = if self.is_convolution { CONVOLUTION_TRAFFIC } else { TRAFFIC };
         let arithmetic = self.flops / (reached * rate as f64);
-        let traffic = bytes / (TRAFFIC * gpu.bandwidth.memory_bytes_per_s as f64);
+        let traffic = bytes / (share * gpu.bandwidth.memory_bytes_per_s as f64);
         self.number * parts * (arithmetic.max(traffic) / parts).max(KERNEL_S)
     }
 }

@@ -2,8 +2,8 @@
 # the generators of Python and NumPy as they were before the first. What it does to them is undone, so that a block that counts its calls
 # counts each once. PyTorch's checkpointing restores its own generators.
 #
-# The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are skipped at random. Normalization layers are left out: their results do not depend on
-# their statistics, so the second computation leaves those as they are.
+# The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are skipped at random.
+# Normalization layers are left out: their results do not depend on their statistics, so the second computation leaves those as they are.
 
 import random
 import sys
@@ -24,6 +24,16 @@ class Changes:
 
 
 changes = weakref.WeakKeyDictionary()  # by class
+places = weakref.WeakKeyDictionary()  # by block
+
+
+class Places:
+    # A block's normalization layers with statistics, and where its other buffers are: [(name, dictionary, key)].
+    def __init__(self, block):
+        modules = dict(block.named_modules())
+        self.norms = [it for it in modules.values() if isinstance(it, NORMS) and it.track_running_stats]
+        others = ((path, it) for path, it in modules.items() if not isinstance(it, NORMS))
+        self.buffers = [(f"{path}.{key}" if path else key, it._buffers, key) for path, it in others for key in it._buffers]
 
 
 class First:
@@ -31,12 +41,16 @@ class First:
     def __init__(self, block, draws):
         self.block, self.known = block, changes.setdefault(type(block), Changes())
         self.known.calls += 1
-        self.has_ended = False
-        self.is_learning = self.known.calls <= FIRST
-        is_kept = lambda name, it: name in self.known.buffers or (self.is_learning and it.nbytes <= MOST_BYTES)
-        self.kept = {name: (it, it._version, it.clone() if is_kept(name, it) else None) for name, it in own_buffers(block)}
+        self.is_learning, self.has_ended = self.known.calls <= FIRST, False
+        if self.is_learning or block not in places:
+            places[block] = Places(block)
+        self.kept = {name: (it, it._version, self.copy(name, it)) for name, it in own_buffers(block)}
         self.attributes = simple(block) if self.is_learning else {place: attribute(block, *place) for place in self.known.attributes}
         self.drawn = Generators() if draws else None
+
+    def copy(self, name, buffer):
+        is_kept = name in self.known.buffers or (self.is_learning and buffer.nbytes <= MOST_BYTES)
+        return buffer.clone() if is_kept else None
 
     def end(self):
         # Returns the name of a buffer whose value before the computation is not known, or None.
@@ -54,12 +68,12 @@ class First:
         # before its end.
         if self.has_ended:
             return self.kept
+        now = {name: place.get(key) for name, place, key in places[self.block].buffers}
         changed = {}
         for name, (before, version, copy) in self.kept.items():
-            place, key = holder(self.block, name)
             if before._version != version:
                 changed[name] = copy
-            elif place.get(key) is not before:
+            elif now[name] is not before:
                 changed[name] = before
         return changed
 
@@ -67,17 +81,18 @@ class First:
 class Again:
     def __init__(self, block, first):
         self.block, self.first = block, first
-        self.norms = [it for it in block.modules() if isinstance(it, NORMS) and it.track_running_stats and it.training]
 
     def __enter__(self):
+        self.norms = [it for it in places[self.block].norms if it.training]
         self.statistics = [(it.momentum, it.num_batches_tracked) for it in self.norms]
         for norm in self.norms:
             norm.momentum = 0.0
             norm._buffers["num_batches_tracked"] = None
         self.now = []  # (a dictionary, a key, its value)
-        for name, value in self.first.changed_buffers().items():
-            if value is not None:
-                self.put(*holder(self.block, name), value.clone())
+        changed = self.first.changed_buffers()
+        for name, place, key in places[self.block].buffers if changed else ():
+            if changed.get(name) is not None:
+                self.put(place, key, changed[name].clone())
         for (path, name), value in self.first.attributes.items():
             self.put(vars(self.block.get_submodule(path)), name, value)
         if self.first.drawn is not None:
@@ -100,14 +115,8 @@ class Again:
 
 def own_buffers(block):
     # [(name, buffer)], without those of normalization layers.
-    norms = {id(it) for module in block.modules() if isinstance(module, NORMS) for it in module.buffers(recurse=False)}
-    return [(name, it) for name, it in block.named_buffers() if id(it) not in norms and not it.is_inference()]
-
-
-def holder(block, name):
-    # The dictionary that has a buffer, and its key there.
-    path, _, key = name.rpartition(".")
-    return block.get_submodule(path)._buffers, key
+    found = ((name, place.get(key)) for name, place, key in places[block].buffers)
+    return [(name, it) for name, it in found if it is not None and not it.is_inference()]
 
 
 def simple(block):
@@ -124,12 +133,13 @@ def attribute(block, path, name):
 
 
 def versions(block):
+    places[block] = Places(block)
     return [(name, it, it._version) for name, it in own_buffers(block)]
 
 
 def changed_since(block, before):
     # The name of a buffer that has another version than in `before`, or None.
-    now = {name: it for name, it in own_buffers(block)}
+    now = dict(own_buffers(block))
     return next((name for name, it, version in before if now.get(name) is not it or it._version != version), None)
 
 

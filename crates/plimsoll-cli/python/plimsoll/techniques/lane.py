@@ -15,6 +15,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from . import context
 
+CHANGED = "one of the variables needed for gradient computation has been modified by an inplace operation (under the technique offload)"
 LEAST = 2  # this many tensors may always wait on the GPU, for a copy or for their use
 
 streams = {}  # by device and direction: one each for the whole process
@@ -162,10 +163,7 @@ class Moved:
     def storage(self):
         # On the device, for the one who asks.
         if self.is_stale or self.is_changed():
-            raise RuntimeError(
-                "one of the variables needed for gradient computation has been modified by an inplace operation while "
-                "offload moved it to the host"
-            )
+            raise RuntimeError(CHANGED)
         found = self.kept = self.resident() or self.fetch()
         self.back = StorageWeakRef(found)
         self.wait_no_more()

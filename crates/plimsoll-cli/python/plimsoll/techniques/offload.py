@@ -26,6 +26,17 @@ class View:
         return torch.empty(0, dtype=self.dtype, device=self.moved.device).set_(self.moved.storage(), *self.place)
 
 
+class Kept:
+    # A saved tensor that stays. It is detached: an operator's result that kept its graph would be kept by it, forever.
+    def __init__(self, tensor):
+        self.kept, self.version = tensor.detach(), tensor._version
+
+    def tensor(self):
+        if self.kept._version != self.version:
+            raise RuntimeError(lane.CHANGED)
+        return self.kept
+
+
 class Offload:
     name = "offload"
 
@@ -63,22 +74,22 @@ class Offload:
 
         def pack(tensor):
             if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
-                return tensor
+                return tensor if tensor.is_leaf else tensor.detach()
             storage = tensor.untyped_storage()
             bytes = storage.nbytes()
             if bytes < (least if least is not None else LEAST_BYTES if tensor.is_cuda else 1) or not bytes:
-                return tensor
+                return stays(tensor)
             if tensor.nbytes * LEAST_SHARE < bytes or storage._cdata in parameters:
-                return tensor
+                return stays(tensor)
             if tensor.nbytes < bytes and not tensor._is_view():
-                return tensor  # a part with a version of its own (`unsafe_chunk`, as in LSTM cells): others may still change
+                return stays(tensor)  # a part with a version of its own (`unsafe_chunk`, as in LSTM cells): others may still change
             key = (storage._cdata, tensor._version)
             if key not in found:
                 found[key] = StorageWeakRef(storage), copies.add(tensor)
             return View(found[key][1], tensor)
 
         def unpack(saved):
-            return saved.tensor() if isinstance(saved, View) else saved
+            return saved.tensor() if isinstance(saved, (View, Kept)) else saved
 
         try:
             with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
@@ -98,6 +109,10 @@ class Offload:
         lines = [context.IMPORT, *each.model(f"plimsoll.offload(model{percent})", roots.kinds, roots.kinds)]
         # A step may have several calls, whose gradients accumulate.
         return dict(applied=True, detail="", lines=lines, bytes=self.of_step or self.bytes // self.calls)
+
+
+def stays(tensor):
+    return tensor if tensor.is_leaf else Kept(tensor)
 
 
 def missing_gradients(root):
