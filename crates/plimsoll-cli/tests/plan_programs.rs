@@ -28,9 +28,19 @@ class Flat(nn.Module):
     def forward(self, x):
         return self.three(self.two(self.one(x).relu()).relu())
 def train():
+    if kind == 'asks':
+        device, asked = torch.cuda.current_device(), torch.cuda.get_device_properties('cuda')
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        assert torch.cuda.is_bf16_supported()
+        open(sys.argv[0] + '.made', 'a').write('x')
     if kind == 'groups':
         torch.distributed.init_process_group('nccl', rank=0, world_size=1, store=torch.distributed.HashStore())
     model = (Flat() if kind == 'flat' else nn.Sequential(*[Block() for _ in range(4)])).cuda()
+    if kind == 'asks':
+        now = torch.cuda.get_device_properties(device)
+        for name in ('name', 'major', 'minor', 'multi_processor_count', 'warp_size'):
+            assert getattr(now, name) == getattr(asked, name), name
     if kind == 'compiles':
         model = torch.compile(model, backend='eager')
     if kind == 'groups':
@@ -164,7 +174,7 @@ fn a_program_without_an_optimizer_with_its_model_in_a_subprocess_or_in_a_process
     // The parent waits for the child's end, or for an answer.
     // A process group's buckets take as much as the parameters.
     for (kind, gpu) in
-        [("manual", "250MiB"), ("spawns", "250MiB"), ("queues", "250MiB"), ("groups", "340MiB")]
+        [("manual", "250MiB"), ("spawns", "250MiB"), ("queues", "250MiB"), ("groups", "360MiB")]
     {
         let plan = plan(&torch, &format!("--gpu={gpu}"), kind, 0);
         let chosen = plan["chosen"].as_str().expect("a set");
@@ -173,6 +183,15 @@ fn a_program_without_an_optimizer_with_its_model_in_a_subprocess_or_in_a_process
         let mut why = rows.filter_map(|row| row["objection"].as_str());
         assert!(!why.any(|it| it.contains("stopped after")), "{kind}: {plan}");
     }
+}
+
+#[test]
+fn a_program_that_asks_about_the_gpu_makes_its_model_once() {
+    let Some(torch) = Torch::new("plan-asks", UNUSUAL) else { return };
+    let plan = plan(&torch, "--gpu=250MiB", "asks", 0);
+    assert!(plan["tried"].as_array().is_some_and(|rows| rows.len() > 4), "{plan}");
+    let made = std::fs::read_to_string(torch.folder.file("train.py.made")).expect("made");
+    assert_eq!(made, "x", "the model is made once, before the sets are tried");
 }
 
 #[test]

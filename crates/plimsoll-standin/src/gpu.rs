@@ -44,13 +44,13 @@ pub(crate) struct Setup {
     pub(crate) addresses: Addresses,
 }
 
-/// The order of allocation addresses: Note [Up or down] in `memory/space.rs`.
+/// The order of allocation addresses: Note [A driver's addresses] in `memory/space.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Addresses {
     /// Each above the one before.
     Up,
-    /// Each below the one before.
-    Down,
+    /// In chunks, each below the one before.
+    Driver,
 }
 
 impl Setup {
@@ -62,7 +62,7 @@ impl Setup {
             context_bytes: 0,
             in_the_machine: devices,
             visible: (0..devices).collect(),
-            addresses: Addresses::Up,
+            addresses: Addresses::Driver,
         }
     }
 
@@ -80,9 +80,9 @@ impl Setup {
         let mut setup = Setup::of(capability.unwrap_or(gpu), devices);
         setup.memory_bytes = memory.unwrap_or(gpu.memory_bytes);
         setup.context_bytes = context.unwrap_or(0).min(setup.memory_bytes);
-        let addresses = settings::value(settings::ADDRESSES, "down (or up)", |text| match text {
+        let addresses = settings::value(settings::ADDRESSES, "driver (or up)", |text| match text {
             "up" => Some(Addresses::Up),
-            "down" => Some(Addresses::Down),
+            "driver" => Some(Addresses::Driver),
             _ => None,
         });
         setup.addresses = addresses.unwrap_or(setup.addresses);

@@ -10,7 +10,7 @@
 //! | `PLIMSOLL_STANDIN_CC` | compute capability, as `8.9`; other properties are those of the first GPU with it | the
 //! GPU's |
 //! | `PLIMSOLL_STANDIN_DEVICES` | the number of devices | 1 |
-//! | `PLIMSOLL_STANDIN_ADDRESSES` | the order of allocation addresses: `up` or `down` | `up` |
+//! | `PLIMSOLL_STANDIN_ADDRESSES` | the order of allocation addresses: `driver`, as an H200's, or `up` | `driver` |
 //! | `PLIMSOLL_STANDIN_CUDNN_WORKSPACE` | workspaces of cuDNN and cuFFT: `none`, `model` or `library` | `none` |
 //! | `PLIMSOLL_STANDIN_PLANNER` | the program that runs cuDNN for `library`: [`crate::planner`] | the model answers |
 //! | `PLIMSOLL_STANDIN_FAULT` | calls to fail: `cudaMalloc:3=2,…` | none |
@@ -33,7 +33,7 @@ pub const SHARED: &str = "PLIMSOLL_STANDIN_SHARED";
 pub const CAPABILITY: &str = "PLIMSOLL_STANDIN_CC";
 /// The number of devices.
 pub const DEVICES: &str = "PLIMSOLL_STANDIN_DEVICES";
-/// The order of allocation addresses: `up` or `down`.
+/// The order of allocation addresses: `driver` or `up`.
 pub const ADDRESSES: &str = "PLIMSOLL_STANDIN_ADDRESSES";
 /// Workspaces of cuDNN and cuFFT: `none`, `model` or `library`.
 pub const CUDNN_WORKSPACE: &str = "PLIMSOLL_STANDIN_CUDNN_WORKSPACE";

@@ -8,7 +8,8 @@ use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::predict::gpu::Target;
 use crate::predict::search::largest;
-use crate::predict::trial::{self, End, Trial};
+use crate::predict::trial::{End, Trial};
+use crate::predict::trials;
 use crate::techniques::Set;
 
 const MARK: &str = "{BATCH}";
@@ -187,7 +188,7 @@ fn find(args: &PlanArgs, target: &Target, set: &Set, range: (u64, u64)) -> Resul
         if is_interrupted {
             return Ok(None);
         }
-        let trial = trial::alone(&program(args, with_batch(&args.command, batch)), target, set)?;
+        let trial = trials::alone(&program(args, with_batch(&args.command, batch)), target, set)?;
         is_interrupted |= trial.end == End::Interrupted;
         let (fits, why) = match &trial.end {
             End::Ran => (true, "fits".to_owned()),

@@ -3,7 +3,8 @@
 use super::search::{BLOCKS, Goal, Search};
 use super::text;
 use crate::exit::Failure;
-use crate::predict::trial::{End, How, Trial};
+use crate::predict::trial::{End, Trial};
+use crate::predict::trials::How;
 use crate::techniques::Set;
 
 /// What runs on the GPU itself showed.

@@ -37,7 +37,8 @@ use crate::output;
 use crate::page::quoted;
 use crate::predict::assume::Assumption;
 use crate::predict::gpu::{CONTEXT, Target, Workspaces};
-use crate::predict::trial::{self, End, Program, Trial};
+use crate::predict::trial::{End, Trial};
+use crate::predict::trials::{self, Program};
 use crate::techniques::Numbers;
 
 #[derive(Args)]
@@ -189,7 +190,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
 fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> Result<Plan, Failure> {
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
-    trial::during(program, target, |trials| {
+    trials::during(program, target, |trials| {
         let mut search = Search {
             trials,
             target,

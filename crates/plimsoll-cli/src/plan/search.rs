@@ -11,7 +11,8 @@ use super::time::{Cost, Work};
 use crate::exit::Failure;
 use crate::output;
 use crate::predict::gpu::Target;
-use crate::predict::trial::{End, How, Trial, Trials};
+use crate::predict::trial::{End, Trial};
+use crate::predict::trials::{How, Trials};
 use crate::techniques::{Numbers, Set};
 
 /// Techniques that run other operators than the program's own.

@@ -18,7 +18,7 @@
 //! | `without.rs`, `warm.rs` | the peaks without workspaces, and with warm compile caches |
 //! | `text.rs`, `json.rs` | the reports |
 //! | `keep.rs` | `--snapshot` |
-//! | `trial.rs`, `served.rs`, `serve.py` | runs of the same program with several sets of techniques, for `plan` |
+//! | `trial.rs`, `trials.rs`, `served.rs`, `serve.py`, `questions.py` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs`, `search.rs` | `--find`, and its search |
 //!
 //! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
@@ -44,6 +44,7 @@ mod standin;
 mod surroundings;
 mod text;
 pub(crate) mod trial;
+pub(crate) mod trials;
 mod warm;
 mod without;
 

@@ -41,7 +41,7 @@ const WATCH: &str = concat!(
 );
 
 /// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 9] = [
+const MODULES: [(&str, &str); 10] = [
     ("dataflow", include_str!("dataflow.py")),
     ("names", include_str!("names.py")),
     ("reads", include_str!("reads.py")),
@@ -51,6 +51,7 @@ const MODULES: [(&str, &str); 9] = [
     ("finish", include_str!("finish.py")),
     ("saves", include_str!("saves.py")),
     ("serve", include_str!("serve.py")),
+    ("questions", include_str!("questions.py")),
 ];
 
 /// A program that has ended.

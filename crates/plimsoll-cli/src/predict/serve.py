@@ -18,6 +18,7 @@ import sys
 import time
 
 EXPIRED = "expired"  # the status of a child that was killed because it took too long
+ASKED = "asked"  # in the folder of a stand-in of whose devices' size the program asked
 UNABLE = "unable"  # that of a request that a child cannot fulfil
 MOST = 4  # children at once
 WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead: most of the batches would not be used
@@ -53,6 +54,7 @@ class Serve:
 
         torch._C._cuda_init = _cuda_init
         self.choose_later(torch)
+        sys.modules["plimsoll_watch"].module("questions").Questions(torch, self.is_early, self.asked, self.note_question)
 
     def choose_later(self, torch):
         # `set_device` uses CUDA although no tensor is on it yet: transformers calls it before the program makes its model. The first
@@ -76,6 +78,35 @@ class Serve:
                 return begin(*args, **kwargs)
 
             torch.distributed.init_process_group = init_process_group
+
+    def is_early(self):
+        # Whether this process has not used CUDA yet and may come to serve.
+        return os.getpid() == self.pid and not self.torch.cuda.is_initialized() and not self.has_group() and not self.has("serving")
+
+    def asked(self, question):
+        # The bytes that a function returns in a child with a device of its own, or none.
+        own = os.path.join(self.folder, "asking")
+        os.makedirs(own, exist_ok=True)
+        reader, writer = os.pipe()
+        pid = self.fork()
+        if pid == 0:
+            try:
+                sys.modules["plimsoll_watch"].FOLDER = os.environ["PLIMSOLL_STANDIN_NOTICES"] = own
+                self.take_device(dict(memory_bytes=0, shared=own))
+                with open(writer, "wb") as file:
+                    file.write(question())
+            finally:
+                self.watch.leave(0)
+        os.close(writer)
+        with open(reader, "rb") as file:
+            answer = file.read()
+        os.waitpid(pid, 0)
+        return answer
+
+    def note_question(self):
+        shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
+        if shared and self.is_early():
+            open(os.path.join(shared, ASKED), "w").close()
 
     def is_first(self):
         # Several processes of the program may use CUDA: the first serves.
@@ -149,7 +180,7 @@ class Serve:
     def was_asked_for_memory(self):
         # By the program, before it used CUDA: as NVML and nvidia-smi are.
         shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
-        return bool(shared) and os.path.exists(os.path.join(shared, "asked"))
+        return bool(shared) and os.path.exists(os.path.join(shared, ASKED))
 
     def fork(self):
         for stream in (sys.stdout, sys.stderr):

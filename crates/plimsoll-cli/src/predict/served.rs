@@ -7,7 +7,7 @@ use std::thread::{Scope, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
 use super::run::{Ended, Run, Session};
-use super::trial::unreadable;
+use super::trials::unreadable;
 use crate::exit::Failure;
 use crate::techniques::Set;
 

@@ -1,16 +1,20 @@
 //! Address space: device ranges without memory behind them, and host memory.
 //!
-//! Device addresses are handed out upwards from [`LOWEST`], or downwards from [`HIGHEST`], and wrap around after 64
-//! TiB. Before that no address is reused, so that an access after free faults, too.
+//! Device addresses are handed out downwards from [`HIGHEST`], as by a driver, or upwards from [`LOWEST`], and wrap around
+//! after 64 TiB. Before that no address is reused, so that an access after free faults, too.
 //!
-//! Note [Up or down]: of two free blocks of the same size PyTorch takes the one at the lower address, so the order of
-//! addresses can decide which block is split. A driver guarantees no order. Upwards is the easiest to follow;
-//! `docs/notes/0008` compares it with a GPU.
+//! Note [A driver's addresses]: of two free blocks of the same size PyTorch takes the one at the lower address, so the order
+//! of addresses decides which block is split, and with it how much memory is cached. A driver guarantees no order. On an
+//! H200 (driver 580) `cudaMalloc` takes address space in multiples of 32 MiB, each range below the ones before, and serves a
+//! smaller request from what the lowest range has left that is large enough. Upwards is the easiest to follow.
+//! `docs/notes/0008` compares both with a GPU.
 
+use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ops::Range;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use super::{PAGE_BYTES, stray};
 use crate::error::{Failure, Outcome};
@@ -27,6 +31,11 @@ const STEPS: u32 = 4096;
 
 /// Bytes of address space handed out so far.
 static HANDED_OUT: AtomicU64 = AtomicU64::new(0);
+
+/// A driver's ranges are multiples of this; what an allocation leaves of its last one serves smaller ones.
+const CHUNK_BYTES: u64 = 32 << 20;
+
+static RESTS: Mutex<Rests> = Mutex::new(Rests(BTreeMap::new()));
 
 /// Who can access a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +57,32 @@ fn next(bytes: u64) -> Option<u64> {
     let end = before.checked_add(bytes).filter(|end| *end <= HIGHEST - LOWEST)?;
     Some(match setup().addresses {
         Addresses::Up => LOWEST + before,
-        Addresses::Down => HIGHEST - end,
+        Addresses::Driver => HIGHEST - end,
     })
+}
+
+/// What allocations have left of their last chunk: start and end.
+struct Rests(BTreeMap<u64, u64>);
+
+impl Rests {
+    /// Takes a range from the lowest rest that is large enough, or from new chunks, which `next` returns.
+    fn take(&mut self, bytes: u64, next: impl FnOnce(u64) -> Option<u64>) -> Option<u64> {
+        let fitting =
+            self.0.iter().map(|(begin, end)| (*begin, *end)).find(|(begin, end)| end - begin >= bytes);
+        let (begin, end) = match fitting {
+            Some(rest) => rest,
+            None => {
+                let whole = bytes.checked_next_multiple_of(CHUNK_BYTES)?;
+                let begin = next(whole)?;
+                (begin, begin + whole)
+            }
+        };
+        self.0.remove(&begin);
+        if begin + bytes < end {
+            self.0.insert(begin + bytes, end);
+        }
+        Some(begin)
+    }
 }
 
 /// Reserves a range of device addresses, in whole pages.
@@ -64,7 +97,11 @@ pub(super) fn map(bytes: u64, access: Access) -> Outcome<u64> {
         Access::Host => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_NORESERVE),
     };
     for _ in 0..STEPS {
-        let Some(begin) = next(bytes) else { continue };
+        let begin = match setup().addresses {
+            Addresses::Up => next(bytes),
+            Addresses::Driver => RESTS.lock().unwrap_or_else(PoisonError::into_inner).take(bytes, next),
+        };
+        let Some(begin) = begin else { continue };
         debug_assert!(begin.is_multiple_of(PAGE_BYTES));
         if let Some(mapped) = anonymous(begin, bytes, protection, flags | libc::MAP_FIXED_NOREPLACE) {
             return Ok(mapped);
@@ -111,4 +148,36 @@ fn anonymous(at: u64, bytes: u64, protection: c_int, flags: c_int) -> Option<u64
     let mapped = (mapped != libc::MAP_FAILED).then_some(mapped.expose_provenance() as u64)?;
     // Before Linux 4.17 the address is only a hint.
     (at == 0 || mapped == at).then_some(mapped)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The addresses of an H200 for a U-Net, without the part that is common to all (note 0008).
+    #[test]
+    fn small_ranges_are_taken_from_the_lowest_rest_as_by_a_driver() {
+        let mib = |number: u64| number << 20;
+        let (mut rests, mut lowest) = (Rests(BTreeMap::new()), mib(10_000));
+        let mut take = |size| {
+            let taken = rests.take(mib(size), |whole| {
+                lowest -= whole;
+                Some(lowest)
+            });
+            taken.unwrap() >> 20
+        };
+        assert_eq!(
+            [194, 48, 98].map(&mut take),
+            [9_776, 9_712, 9_584],
+            "each range below, in multiples of 32 MiB"
+        );
+        assert_eq!(take(24), 9_584 + 98, "the rest of the lowest");
+        assert_eq!(take(46), 9_520, "larger than a chunk: of its own");
+        assert_eq!(
+            [24, 24].map(&mut take),
+            [9_776 + 194, 9_488],
+            "the next rest that is large enough, then none is"
+        );
+        assert_eq!([2, 2].map(&mut take), [9_488 + 24, 9_488 + 26]);
+    }
 }

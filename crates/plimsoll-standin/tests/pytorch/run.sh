@@ -52,7 +52,7 @@ for name in libcuda.so.1 libcuda.so libnvidia-ml.so.1; do ln -s libplimsoll_stan
 
 # Which of the columns are the device's doing: on a card allocated bytes depend on its driver's order of addresses, too.
 case $version in
-    2.15.0 | 2.8.0) device=(PLIMSOLL_STANDIN_GPU=A100-80GB PLIMSOLL_STANDIN_MEMORY=$((80 << 30))) columns=1-5 ;;
+    2.15.0 | 2.8.0) device=(PLIMSOLL_STANDIN_GPU=A100-80GB PLIMSOLL_STANDIN_MEMORY=$((80 << 30)) PLIMSOLL_STANDIN_ADDRESSES=up) columns=1-5 ;;
     2.11.0) device=(PLIMSOLL_STANDIN_GPU=H200) columns=1,2,5 ;;
     *) device=(PLIMSOLL_STANDIN_GPU=A100-80GB) columns=1-5 ;;
 esac

@@ -178,14 +178,34 @@ def supports(module):
     return getattr(module, "supports_gradient_checkpointing", True)
 
 
+def library_calls(root, paths, name):
+    # This method of the root, or of several models in it; none where a block is in no such model.
+    models = {}
+    for path, it in root.named_modules():
+        if hasattr(type(it), name) and supports(it) and not any(is_under(path, other) for other in models):
+            models[path] = it
+    if not all(any(is_under(path, model) for model in models) for path in paths):
+        return []
+    called = []
+    for path, it in models.items():
+        model = "model" if hasattr(root, name) else blocks.attribute(path)
+        called.append(f"{model}.{name}({{'use_reentrant': False}})")
+        if hasattr(getattr(it, "config", None), "use_cache"):
+            called.append(f"{model}.config.use_cache = False")
+    return list(dict.fromkeys(called))
+
+
+def is_under(path, other):
+    return not other or path == other or path.startswith(f"{other}.")
+
+
 def lines(root, paths, is_all):
-    # The code to add: the library's own call where there is one.
+    # The code to add: the library's own calls where they reach all blocks.
     if is_all:
         for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
-            path = next((path for path, it in root.named_modules() if hasattr(type(it), name) and supports(it)), None)
-            if path is not None:
-                model = "model" if hasattr(root, name) else blocks.attribute(path)
-                return [f"{model}.{name}({{'use_reentrant': False}})", f"{model}.config.use_cache = False"]
+            calls = library_calls(root, paths, name)
+            if calls:
+                return calls
         if hasattr(type(root), "set_grad_checkpointing"):
             return ["model.set_grad_checkpointing()"]
     place = "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"

@@ -1,0 +1,84 @@
+# Questions about the GPU before its first use, as whether it computes in bf16, in a program from which `serve.py` forks: they initialize
+# CUDA, and the fork would come before the program has made its model, which each fork would make again. So a child that ends at once
+# initializes CUDA and asks. The memory's size differs from child to child: who reads it is noted, as it is of NVML's users.
+#
+# Before the first use there is also nothing to wait for, and no peak to forget.
+
+import functools
+import pickle
+import sys
+
+NEEDLESS = ("synchronize", "reset_peak_memory_stats", "reset_accumulated_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
+
+
+class Properties:
+    # Those of `_CudaDeviceProperties`, a type that does not exist before CUDA is initialized.
+    def __init__(self, values, text, note):
+        self.__dict__.update(values)
+        self._text, self._note = text, note
+
+    @property
+    def total_memory(self):
+        self._note()
+        return self._total_memory
+
+    def __repr__(self):
+        self._note()
+        return self._text
+
+
+class Questions:
+    # `is_early` says whether CUDA is not in use yet; `child` runs a function in a child and returns the bytes it returns.
+    def __init__(self, torch, is_early, child, note):
+        self.torch, self.is_early, self.child, self.note, self.known = torch, is_early, child, note, None
+        cuda = torch.cuda
+        current_device, self.original = cuda.current_device, cuda.get_device_properties
+
+        @functools.wraps(current_device)
+        def current():
+            # PyTorch's own functions ask for what they do next.
+            is_own = sys._getframe(1).f_globals.get("__name__") == "torch._utils"
+            return 0 if not is_own and is_early() else current_device()
+
+        @functools.wraps(self.original)
+        def properties(device=None):
+            known = self.properties() if is_early() else []
+            index = index_of(torch, device) if known else 0
+            return known[index] if 0 <= index < len(known) else self.original(device)
+
+        cuda.current_device, cuda.get_device_properties = current, properties
+        for name in NEEDLESS:
+            for module in (cuda, cuda.memory):
+                if hasattr(module, name):
+                    setattr(module, name, self.unless_early(getattr(module, name)))
+
+    def unless_early(self, original):
+        @functools.wraps(original)
+        def called(*args, **kwargs):
+            return None if self.is_early() else original(*args, **kwargs)
+
+        return called
+
+    def properties(self):
+        if self.known is None:
+            found = pickle.loads(self.child(self.ask) or pickle.dumps([]))
+            self.known = [Properties(values, text, self.note) for values, text in found]
+        return self.known
+
+    def ask(self):
+        found = []
+        for device in range(self.torch.cuda.device_count()):
+            it = self.original(device)
+            values = {name: getattr(it, name) for name in dir(it) if not name.startswith("_")}
+            values = {name: value if isinstance(value, (bool, int, float)) else str(value) for name, value in values.items()}
+            values["_total_memory"] = values.pop("total_memory")
+            found.append((values, repr(it)))
+        return pickle.dumps(found)
+
+
+def index_of(torch, device):
+    # The first one is the current one. Another kind of device has none.
+    if isinstance(device, int):
+        return device
+    device = torch.device("cuda" if device is None else device)
+    return (device.index or 0) if device.type == "cuda" else -1

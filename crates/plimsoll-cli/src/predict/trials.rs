@@ -1,0 +1,393 @@
+//! Runs of the same program with several sets of techniques, for `plan`: [`Trials`].
+//!
+//! One run of the program serves them (`served.rs`). A program that cannot be served, because it starts several processes or never
+//! uses CUDA, runs once for each set.
+//!
+//! The device has far more memory than the GPU, so that peaks are known also where memory would run out; whether a set fits is
+//! then a question of the peaks, or of another trial under the GPU's limit, or on the GPU itself.
+
+use std::ffi::OsString;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::PredictArgs;
+use super::assume::Assumption;
+use super::gpu::{Target, Workspaces};
+use super::report::Report;
+use super::run::{Ended, Run, Session};
+pub(crate) use super::served::How;
+use super::served::{Answer, GRACE, Server, Wanted};
+use super::trial::{End, Trial};
+use crate::exit::{Exit, Failure};
+use crate::shown::Shown;
+use crate::techniques::Set;
+
+/// Memory of the device for trials without a limit.
+const AMPLE_BYTES: u64 = 1 << 39;
+
+/// How long the first trial may take, unless --timeout says otherwise.
+const FIRST_LIMIT: Duration = Duration::from_secs(600);
+
+/// How long each later one may take: this, or this multiple of the first one's time if that is more.
+const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
+
+/// The least limit of one that compiles the model.
+const COMPILE_LIMIT: Duration = Duration::from_secs(300);
+
+/// What the imports may add to the first.
+const SERVING: Duration = Duration::from_secs(30);
+
+/// What all trials share.
+#[derive(Debug, Clone)]
+pub(crate) struct Program {
+    pub(crate) command: Vec<OsString>,
+    pub(crate) gpu: String,
+    pub(crate) cc: Option<String>,
+    pub(crate) devices: u32,
+    pub(crate) context: u64,
+    pub(crate) workspaces: Workspaces,
+    pub(crate) steps: u64,
+    pub(crate) alloc_conf: Option<String>,
+    pub(crate) timeout: Option<Duration>,
+    /// Values that lines read from the device.
+    pub(crate) assume: Vec<Assumption>,
+    /// Whether the run on the GPU itself records what its peak consists of.
+    pub(crate) records: bool,
+}
+
+impl Program {
+    fn args(&self, set: &Set, variables: Vec<(&'static str, OsString)>) -> PredictArgs {
+        PredictArgs {
+            gpu: self.gpu.clone(),
+            cc: self.cc.clone(),
+            devices: self.devices,
+            nodes: 1,
+            rank: None,
+            context: self.context,
+            cudnn_workspace: self.workspaces,
+            steps: self.steps,
+            whole: false,
+            assume: Vec::new(),
+            alloc_conf: self.alloc_conf.clone(),
+            with: (!set.is_empty()).then(|| set.clone()),
+            timeout: self.timeout,
+            find: None,
+            snapshot: None,
+            html: None,
+            force: false,
+            shown: Shown { rows: 10, bytes: false },
+            json: false,
+            command: self.command.clone(),
+            list: false,
+            variables,
+            quiet: false,
+        }
+    }
+
+    /// The GPU.
+    ///
+    /// # Errors
+    /// An unknown name, an invalid compute capability, a device smaller than the context.
+    pub(crate) fn target(&self) -> Result<Target, Failure> {
+        Target::of(&self.args(&Set::default(), Vec::new()))
+    }
+}
+
+/// A variable that leaves out the recording of events: the peaks are enough.
+fn peaks_only() -> (&'static str, OsString) {
+    ("PLIMSOLL_PREDICT_PEAKS_ONLY", "1".into())
+}
+
+/// The variable that does not.
+fn recorded() -> (&'static str, OsString) {
+    (peaks_only().0, OsString::new())
+}
+
+/// The variable with which a program goes on after its steps until its reserved bytes no longer grow.
+fn settles() -> (&'static str, OsString) {
+    ("PLIMSOLL_PREDICT_SETTLES", "1".into())
+}
+
+/// The variable with which it ends after its steps, without the code after them.
+fn stops() -> (&'static str, OsString) {
+    ("PLIMSOLL_PREDICT_STOPS", "1".into())
+}
+
+/// Tries sets of techniques on one program.
+pub(crate) struct Trials<'scope> {
+    program: &'scope Program,
+    session: &'scope Session,
+    /// The GPU.
+    target: &'scope Target,
+    /// The same with ample memory.
+    ample: &'scope Target,
+    server: Server<'scope>,
+    /// How long the first trial took.
+    first: Option<Duration>,
+    is_interrupted: bool,
+    /// When trials end, but not those on the GPU itself.
+    until: Option<Instant>,
+    /// Whether one was ended then.
+    is_late: bool,
+    /// Whether all go on until their reserved bytes no longer grow, not only those on the GPU itself.
+    all_settle: bool,
+    /// Whether the code after the steps, such as an evaluation, is left out of trials that are not on the GPU itself: the first one has shown that
+    /// it takes less memory than the steps.
+    all_stop: bool,
+    /// The run that was to serve, if it served nothing: it is the trial without techniques.
+    unserved: Option<Trial>,
+}
+
+/// Lets the closure try sets.
+///
+/// # Errors
+/// The stand-in is missing; the system's.
+pub(crate) fn during<T>(
+    program: &Program,
+    target: &Target,
+    work: impl FnOnce(&mut Trials<'_>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let session = Session::begin()?;
+    let ample = target.with_memory(AMPLE_BYTES.max(2 * target.total_bytes));
+    thread::scope(|scope| {
+        let (session, ample) = (&session, &ample);
+        let server = Server::begin(scope, session, move |folder| {
+            let variables = vec![
+                peaks_only(),
+                ("PLIMSOLL_PLAN_FOLDER", folder.into_os_string()),
+                // A fork has none of the threads of a pool.
+                ("OMP_NUM_THREADS", "1".into()),
+            ];
+            // Each trial has a limit of its own.
+            let args = PredictArgs { timeout: None, ..program.args(&Set::default(), variables) };
+            Run::of(&args, &args.command, ample, session, &program.assume)
+        })?;
+        let mut trials = Trials {
+            program,
+            session,
+            target,
+            ample,
+            server,
+            first: None,
+            is_interrupted: false,
+            until: None,
+            is_late: false,
+            all_settle: false,
+            all_stop: false,
+            unserved: None,
+        };
+        let done = work(&mut trials);
+        trials.server.end()?;
+        done
+    })
+}
+
+/// A run of its own on the GPU itself.
+///
+/// # Errors
+/// The stand-in is missing; the system's.
+pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Trial, Failure> {
+    let session = Session::begin()?;
+    let timeout = program.timeout.unwrap_or(FIRST_LIMIT);
+    let variables = vec![peaks_only(), settles()];
+    let args = PredictArgs { timeout: Some(timeout), quiet: true, ..program.args(set, variables) };
+    let run = Run::of(&args, &args.command, target, &session, &program.assume)?;
+    if run.ended == Ended::Expired {
+        return Ok(Trial::expired(timeout));
+    }
+    Trial::of(run.ended, &run.reports, target)
+}
+
+pub(super) fn unreadable(why: &std::io::Error) -> Failure {
+    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
+}
+
+impl Trials<'_> {
+    /// The trial of a set.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn of(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
+        if self.is_interrupted {
+            return Ok(Trial::without_answer(End::Interrupted));
+        }
+        let begun = Instant::now();
+        let trial = match self.served(set, how)? {
+            Some(trial) => trial,
+            None => self.run(set, how)?,
+        };
+        if self.first.is_none() {
+            self.first = Some(begun.elapsed());
+            self.all_stop = trial.end == End::Ran && !trial.peaks_later;
+        }
+        self.is_interrupted |= trial.end == End::Interrupted && !self.is_late;
+        Ok(trial)
+    }
+
+    /// Ends trials at this time, a running one as well, but not those on the GPU itself.
+    pub(crate) fn end_at(&mut self, until: Option<Instant>) {
+        self.until = until;
+    }
+
+    /// Lets trials, also of sets that were tried, go on until their reserved bytes no longer grow.
+    pub(crate) fn settle_all(&mut self) {
+        self.all_settle = true;
+        self.unserved = None;
+        self.server.forget();
+    }
+
+    fn settles(&self, how: How) -> bool {
+        how == How::Itself || (self.all_settle && how != How::Counted)
+    }
+
+    fn stops(&self, how: How) -> bool {
+        how == How::Counted || (self.all_stop && how != How::Itself)
+    }
+
+    /// Whether that time came during a trial, whose end is then [`End::Interrupted`].
+    pub(crate) fn is_late(&self) -> bool {
+        self.is_late
+    }
+
+    /// How long such a trial may still take.
+    fn left(&self, how: How) -> Duration {
+        let until = self.until.filter(|_| how != How::Itself);
+        until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
+    }
+
+    /// Lets trials begin whose results will be asked for, so that they run beside each other.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn ahead(&mut self, wanted: &[(Set, How)]) -> Result<(), Failure> {
+        for (set, how) in wanted {
+            if self.is_served(set, *how) && !self.is_interrupted && self.server.known(set, *how).is_none() {
+                let wanted = self.wanted(set, *how, false);
+                self.server.ask(set, *how, &wanted)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the user ended a trial: no other follows.
+    pub(crate) fn is_interrupted(&self) -> bool {
+        self.is_interrupted
+    }
+
+    /// The trial by a run of its own.
+    fn run(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
+        if set.is_empty()
+            && how == How::Ample
+            && let Some(trial) = self.unserved.take()
+        {
+            return Ok(trial);
+        }
+        if how == How::Itself {
+            self.server.end()?;
+        }
+        // There is no limit on the allocator of another process.
+        let target = if matches!(how, How::Limited | How::Itself) { self.target } else { self.ample };
+        let is_last = how == How::Itself;
+        let mut variables = vec![if is_last && self.program.records { recorded() } else { peaks_only() }];
+        variables.extend(self.settles(how).then(settles));
+        variables.extend(self.stops(how).then(stops));
+        if how == How::Counted {
+            variables.push(("PLIMSOLL_WITH", set.counted().into()));
+        }
+        let (limit, left) = (self.limit(set, is_last), self.left(how));
+        let args = PredictArgs {
+            timeout: Some(limit.min(left)),
+            quiet: self.first.is_some(),
+            ..self.program.args(set, variables)
+        };
+        let run = Run::of(&args, &args.command, target, self.session, &self.program.assume)?;
+        if run.ended == Ended::Expired {
+            self.is_late |= left < limit;
+            return Ok(if left < limit {
+                Trial::without_answer(End::Interrupted)
+            } else {
+                Trial::expired(limit)
+            });
+        }
+        Trial::of(run.ended, &run.reports, target)
+    }
+
+    /// How long the next trial may take; one that begins with the imports has the first trial's limit.
+    fn limit(&self, set: &Set, has_imports: bool) -> Duration {
+        let (least, multiple) = LATER_LIMIT;
+        let least = match has_imports {
+            true => FIRST_LIMIT,
+            false if set.has("compile") => COMPILE_LIMIT,
+            false => least,
+        };
+        let usual = self.first.map_or(FIRST_LIMIT, |first| least.max(first * multiple));
+        self.program.timeout.unwrap_or(usual)
+    }
+
+    /// Whether a fork shows it: not several ranks.
+    fn is_served(&self, set: &Set, how: How) -> bool {
+        self.server.is_there() && !(how == How::Itself && set.has("fsdp"))
+    }
+
+    fn wanted(&self, set: &Set, how: How, is_alone: bool) -> Wanted {
+        let text = if how == How::Counted { set.counted() } else { set.json() };
+        Wanted {
+            set: serde_json::from_str(&text).unwrap_or_default(),
+            limit: self.limit(set, false),
+            limit_bytes: (how == How::Limited).then(|| self.target.capacity_bytes()),
+            memory_bytes: (how == How::Itself).then_some(self.target.total_bytes),
+            records: how == How::Itself && self.program.records,
+            settles: self.settles(how),
+            stops: self.stops(how),
+            ranks: if set.has("fsdp") { self.program.devices } else { 1 },
+            is_alone,
+        }
+    }
+
+    /// Lets the serving process answer; `None` if it cannot.
+    fn served(&mut self, set: &Set, how: How) -> Result<Option<Trial>, Failure> {
+        if !self.is_served(set, how) {
+            return Ok(None);
+        }
+        let is_first = self.server.is_new();
+        let mut is_alone = is_first;
+        loop {
+            let wanted = self.wanted(set, how, is_alone);
+            let number = match self.server.known(set, how) {
+                Some(number) => number,
+                None => self.server.ask(set, how, &wanted)?,
+            };
+            // Those that were asked for before it come first.
+            let most = wanted.limit * self.server.waiting() + if is_first { SERVING } else { GRACE };
+            match self.server.answer(number, most, self.left(how))? {
+                Answer::Ended { ended, reports, shared, beside } => {
+                    let target = if how == How::Itself { self.target } else { self.ample };
+                    let reports = Report::all(&reports, &shared).map_err(|why| unreadable(&why))?;
+                    let trial = Trial::of(ended, &reports, target)?;
+                    // Two at once may be in each other's way: the same port, the same file.
+                    if !matches!(trial.end, End::Failed(_) | End::Unknown(_)) || !beside || is_alone {
+                        return Ok(Some(trial));
+                    }
+                    is_alone = true;
+                }
+                Answer::Abandoned => {
+                    self.is_late = true;
+                    return Ok(Some(Trial::without_answer(End::Interrupted)));
+                }
+                Answer::Expired | Answer::Late => return Ok(Some(Trial::expired(wanted.limit))),
+                Answer::Unable | Answer::Gone(None) => return Ok(None),
+                Answer::Gone(Some(run)) => {
+                    let trial = Trial::of(run.ended, &run.reports, self.ample)?;
+                    if trial.end == End::Interrupted {
+                        return Ok(Some(trial));
+                    }
+                    // It never served: its own run is the trial without techniques.
+                    if is_first {
+                        self.unserved = Some(trial);
+                    }
+                    return Ok(None);
+                }
+            }
+        }
+    }
+}
