@@ -204,6 +204,25 @@ fn a_model_that_is_compiled_or_has_no_repeated_blocks_is_refused_with_that_reaso
 }
 
 #[test]
+fn a_model_that_is_compiled_fits_with_techniques_where_it_is_not() {
+    let Some(torch) = Torch::new("plan-eager", UNUSUAL) else { return };
+    let train = torch.folder.file("train.py");
+    // Compiled before its fork, and, where the set runs by itself, after the technique is active.
+    let mut args = vec!["plan", "--gpu=250MiB", "--cc=8.0", "--context=0", "--json", "--"];
+    args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "compiles"]));
+    let plan = answer(&plimsoll(&args), 0);
+    let chosen = plan["chosen"].as_str().expect("a set");
+    assert!(chosen.contains("no-compile") && chosen.contains("checkpoint"), "{plan}");
+    let row =
+        plan["tried"].as_array().into_iter().flatten().find(|row| row["set"] == chosen).expect("its row");
+    let options = ["--json", "--gpu=250MiB", "--cc=8.0", "--context=0", "--with", chosen];
+    let report = answer(&torch.predict(&options, &["compiles"]), 0);
+    assert_eq!(report["processes"][0]["devices"][0]["peak_allocated_bytes"], row["peak_allocated_bytes"]);
+    let report = answer(&torch.predict(&["--json", "--gpu=4GiB", "--with=no-compile"], &["manual"]), 0);
+    assert!(report["techniques"][0].to_string().contains("compiles nothing"), "{report}");
+}
+
+#[test]
 fn a_technique_that_raises_is_a_failed_row_and_ends_a_run_with_its_name() {
     let Some(torch) = Torch::new("plan-raises", UNUSUAL) else { return };
     // Offloading makes it fit.

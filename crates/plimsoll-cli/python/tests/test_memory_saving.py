@@ -41,15 +41,15 @@ class Model(nn.Module):
         return F.cross_entropy(self.head(x).view(-1, 2048), target.view(-1), ignore_index=-1)
 
 
-def trained(change=None, kind=Model, **options):
-    # The losses of three steps, and a digest of the parameters and buffers.
+def trained(change=None, kind=Model, steps=3, **options):
+    # The losses of these steps, and a digest of the parameters and buffers.
     torch.manual_seed(0)
     model = kind(**options)
     optimizer = torch.optim.AdamW(model.parameters())
     if change is not None:
         change(model, optimizer)
     losses = []
-    for _ in range(3):
+    for _ in range(steps):
         loss = model(torch.randint(0, 2048, (8, 16)), torch.randint(-1, 2048, (8, 16)))
         optimizer.zero_grad()
         loss.backward()
@@ -74,6 +74,12 @@ def trained(change=None, kind=Model, **options):
 )
 def test_losses_and_parameters_keep_their_bits_where_that_is_claimed(change, batch_norm, fresh):
     assert trained(change, batch_norm=batch_norm) == trained(batch_norm=batch_norm)
+
+
+def test_checkpointed_blocks_that_are_known_to_change_nothing_keep_their_bits(fresh):
+    # More calls than those that show it.
+    same = trained(steps=16)
+    assert trained(lambda model, optimizer: plimsoll.checkpoint_blocks(model), steps=16) == same
 
 
 class Changing(nn.Module):

@@ -1,7 +1,7 @@
 //! The steps of a search: what is tried on top of a set ([`Search::level`]), and how few blocks, bytes or parts are enough.
 
 use super::candidate::{Candidate, most_bytes};
-use super::search::{BLOCKS, BUDGETS, Goal, NESTED, OFFLOAD_STEP, PARTS, Search};
+use super::search::{BLOCKS, BUDGETS, Goal, NESTED, OFFLOAD_STEP, PARTS, Search, saves};
 use crate::exit::Failure;
 use crate::predict::trial::End;
 use crate::techniques::Set;
@@ -41,6 +41,27 @@ impl Search<'_, '_> {
             }
         }
         Ok(())
+    }
+
+    /// Leaves out what the program compiles itself: then techniques can act that a compiled model refuses.
+    pub(super) fn eager(&mut self, set: &Set) -> Result<(), Failure> {
+        let eager = Set::default().with("no-compile", None);
+        let names = [BLOCKS, "offload", "chunked-loss"];
+        self.ahead([eager.clone()].into_iter().chain(names.map(|name| eager.with(name, None))))?;
+        let own = self.tried(&eager)?;
+        let mut useful = Vec::new();
+        for name in names {
+            let one = self.tried(&eager.with(name, None))?;
+            if one.is_effective() && (own.trial.end != End::Ran || saves(&own.trial, &one.trial)) {
+                useful.push(name);
+            }
+        }
+        // Where the program compiles, they may have had no effect.
+        let mut set = set.with("no-compile", None).with("expandable", None);
+        if useful.contains(&"chunked-loss") {
+            set = set.with("chunked-loss", None);
+        }
+        self.level(&set, useful.contains(&BLOCKS), useful.contains(&"offload"), false)
     }
 
     /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.

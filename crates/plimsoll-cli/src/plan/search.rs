@@ -16,7 +16,8 @@ use crate::predict::trials::{How, Trials};
 use crate::techniques::{Numbers, Set};
 
 /// Techniques that run other operators than the program's own.
-const CHANGE_OPERATORS: [&str; 5] = ["chunked-loss", "no-foreach", "fused", "adam-8bit", "bf16"];
+const CHANGE_OPERATORS: [&str; 6] =
+    ["chunked-loss", "no-foreach", "fused", "no-compile", "adam-8bit", "bf16"];
 
 /// Percentages of activations that a compiled model keeps, in this order.
 pub(super) const BUDGETS: [u64; 3] = [50, 25, 10];
@@ -165,8 +166,9 @@ impl Search<'_, '_> {
                 let sharded = self.keep(&["free-grads", optimizer, "fsdp"]).with("expandable", None);
                 self.level(&sharded, has_checkpoint, false, false)?;
             }
-            if !compiles && self.chosen().is_none() {
-                self.compiled(&self.keep(&["expandable", gradients, optimizer]))?;
+            if self.chosen().is_none() {
+                let set = self.keep(&["expandable", gradients, optimizer]);
+                if compiles { self.eager(&set)? } else { self.compiled(&set)? }
             }
             if self.wish.numbers == Numbers::Changed && !self.is_met() && is_useful(self, "adam-8bit") {
                 let narrow = self.keep(&["expandable", gradients, "chunked-loss", "adam-8bit"]);
@@ -356,7 +358,7 @@ impl Goal {
 }
 
 /// Whether a trial's peak is lower by more than chance: the order of requests alone moves it a little.
-fn saves(base: &Trial, trial: &Trial) -> bool {
+pub(super) fn saves(base: &Trial, trial: &Trial) -> bool {
     let lower = |base: u64, bytes: u64| base.saturating_sub(bytes) > base / 200;
     lower(base.allocated_bytes, trial.allocated_bytes) || lower(base.reserved_bytes, trial.reserved_bytes)
 }

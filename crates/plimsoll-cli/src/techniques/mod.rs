@@ -57,7 +57,7 @@ pub(crate) enum Value {
 }
 
 /// All techniques, in the order of the help.
-pub(crate) const TECHNIQUES: [Technique; 16] = [
+pub(crate) const TECHNIQUES: [Technique; 17] = [
     Technique {
         name: "expandable",
         numbers: Numbers::Identical,
@@ -150,6 +150,13 @@ pub(crate) const TECHNIQUES: [Technique; 16] = [
         about: "the program's own torch.compile keeps only a part of the activations; =PERCENT of them [50]",
     },
     Technique {
+        name: "no-compile",
+        numbers: Numbers::Rounding,
+        value: Value::Nothing,
+        effort: 1,
+        about: "the program's own torch.compile compiles nothing, so that other techniques can act",
+    },
+    Technique {
         name: "fsdp",
         numbers: Numbers::Rounding,
         value: Value::Nothing,
@@ -197,7 +204,7 @@ pub(crate) fn help() -> String {
 }
 
 /// The files of the Python package.
-pub(crate) const PYTHON: [(&str, &str); 27] = [
+pub(crate) const PYTHON: [(&str, &str); 28] = [
     ("__init__.py", include_str!("../../python/plimsoll/techniques/__init__.py")),
     ("accumulate.py", include_str!("../../python/plimsoll/techniques/accumulate.py")),
     ("adam_8bit.py", include_str!("../../python/plimsoll/techniques/adam_8bit.py")),
@@ -216,6 +223,7 @@ pub(crate) const PYTHON: [(&str, &str); 27] = [
     ("lane.py", include_str!("../../python/plimsoll/techniques/lane.py")),
     ("lazy_logits.py", include_str!("../../python/plimsoll/techniques/lazy_logits.py")),
     ("memory_budget.py", include_str!("../../python/plimsoll/techniques/memory_budget.py")),
+    ("no_compile.py", include_str!("../../python/plimsoll/techniques/no_compile.py")),
     ("observers.py", include_str!("../../python/plimsoll/techniques/observers.py")),
     ("offload.py", include_str!("../../python/plimsoll/techniques/offload.py")),
     ("optimizers.py", include_str!("../../python/plimsoll/techniques/optimizers.py")),

@@ -97,6 +97,8 @@ impl Set {
             ("no-foreach", "fused", "a fused optimizer makes no copies"),
             ("accumulate", "split", "both divide the batch"),
             ("compile", "memory-budget", "the second is for programs that compile their model"),
+            ("compile", "no-compile", "the second is for programs that compile their model"),
+            ("memory-budget", "no-compile", "the first is for what is compiled"),
             ("checkpoint", "compile", COMPILED),
             ("checkpoint-nested", "compile", COMPILED),
             ("offload", "compile", COMPILED),
@@ -205,6 +207,7 @@ mod tests {
             ("checkpoint,checkpoint-nested=2", "exclude each other"),
             ("memory-budget=101", "from 1 to 100"),
             ("compile,checkpoint", "inside of a compiled model"),
+            ("memory-budget,no-compile", "exclude each other"),
         ] {
             let why = Set::parse(text).unwrap_err();
             assert!(why.contains(said), "{text}: {why}");

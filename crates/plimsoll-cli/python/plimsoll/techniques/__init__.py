@@ -22,6 +22,7 @@ from .expandable import Expandable
 from .free_grads import FreeGrads
 from .fsdp import Fsdp
 from .memory_budget import MemoryBudget
+from .no_compile import NoCompile
 from .offload import Offload
 from .optimizers import Fused, NoForeach
 from .split import Split
@@ -31,6 +32,7 @@ from .step_in_backward import StepInBackward
 ALL = (
     Count,
     Expandable,
+    NoCompile,
     FreeGrads,
     MemoryBudget,
     NoForeach,

@@ -3,6 +3,7 @@
 # Blocks are marked on the instance and called through a patch of their class, because a closure on an instance would
 # break copies of the model. What a block changes, the second computation (again.py) does not change once more.
 
+import functools
 import threading
 import weakref
 
@@ -10,9 +11,9 @@ import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from . import blocks, context, each, observers, roots
-from .again import Again, First, Generators
+from . import again, blocks, context, each, observers, roots
 
+PLAIN = (bool, int, float, str)
 MARK = "_plimsoll_checkpoint"
 
 
@@ -81,9 +82,9 @@ class Checkpoint:
     def around(self, root, following, args, kwargs):
         without_cache(root, kwargs)
         self.repeats.begin()
-        self.draws, before = self.drew.get(root, True), Generators()
+        self.draws, before = self.drew.get(root, True), again.Generators()
         result = following(*args, **kwargs)
-        drew = before != Generators()
+        drew = before != again.Generators()
         if drew and not self.draws:
             context.refuse(self.name, "the model draws from a generator of Python or NumPy, and did not in its first step")
         self.drew[root] = drew or (self.draws and root in self.drew)
@@ -121,6 +122,9 @@ class Checkpoint:
     def call(self, block, original, args, kwargs):
         if self.is_inside():
             return original(block, *args, **kwargs)
+        if again.is_plain(block, self.draws) and are_plain(args, kwargs):
+            run = functools.partial(self.inside, original, block, **kwargs)
+            return checkpoint(run, *args, use_reentrant=False)
         leaves, structure = tree_flatten((args, kwargs))
         first = [(args, kwargs)]
 
@@ -128,20 +132,23 @@ class Checkpoint:
             # A block may take things out of a list that it is given. So the program's own lists are for the first computation, and
             # the second gets lists as they were before it.
             args, kwargs = first.pop() if first else tree_unflatten(leaves, structure)
-            self.running.inside = True
-            try:
-                return original(block, *args, **kwargs)
-            finally:
-                self.running.inside = False
+            return self.inside(original, block, *args, **kwargs)
 
-        state = First(block, self.draws)
-        result = checkpoint(run, *leaves, use_reentrant=False, context_fn=lambda: (Nothing(), Again(block, state)))
+        state = again.First(block, self.draws)
+        result = checkpoint(run, *leaves, use_reentrant=False, context_fn=lambda: (Nothing(), again.Again(block, state)))
         if not self.takes and tree_flatten((args, kwargs))[1] != structure:
             self.takes = True
         name = state.end()
         if name is not None:
             context.refuse(self.name, f"{block.__dict__[MARK]} changes its buffer {name}, whose value before is not known")
         return result
+
+    def inside(self, original, block, /, *args, **kwargs):
+        self.running.inside = True
+        try:
+            return original(block, *args, **kwargs)
+        finally:
+            self.running.inside = False
 
     def report(self):
         detail = f"{self.count} of {self.of} blocks" if self.of else self.none if roots.kinds else context.untrained()
@@ -162,6 +169,13 @@ class CheckpointNested(Checkpoint):
     name = "checkpoint-nested"
     none = "the model has no repeated blocks inside of its blocks"
     find = staticmethod(blocks.nested)
+
+
+def are_plain(args, kwargs):
+    # Whether there is nothing to take out of them; and PyTorch's checkpointing looks for devices, whose generators it restores, in `args`.
+    return all(isinstance(it, PLAIN) or it is None or isinstance(it, torch.Tensor) for it in args) and all(
+        isinstance(it, PLAIN) or it is None for it in kwargs.values()
+    )
 
 
 def without_cache(root, kwargs):

@@ -5,6 +5,7 @@ import sys
 
 active = []  # techniques, the outermost first
 host = None  # has `refused(name, reason)`, `failed(name, failure)` and `unread()`; set by `activate`
+is_eager = False  # whether what torch.compile returns runs its operators one by one; set by no-compile
 FROZEN = "<frozen plimsoll "  # the file name of our frames begins so
 IMPORT = "import plimsoll  # pip install plimsoll-gpu"  # the first of the lines to add, where they call our functions
 
@@ -87,7 +88,8 @@ def wrapped_class(root):
     # Why calls inside this module cannot be changed; None if they can.
     for module in root.modules():
         kind = type(module).__name__
-        if kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None:
+        is_compiled = kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+        if is_compiled and not is_eager:
             return "torch.compile compiles the model"
         if kind in ("FullyShardedDataParallel", "DataParallel"):
             return f"the model is in {kind}"
