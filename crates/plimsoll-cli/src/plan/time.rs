@@ -31,6 +31,9 @@ const FORWARD: f64 = 1.0 / 3.0;
 const KERNEL_S: f64 = 3e-6;
 /// Seconds that the host needs for an operator, with the Python and the dispatch around it.
 const HOST_S: f64 = 32e-6;
+/// Seconds that the host needs beside its operators for a block that is checkpointed, by PyTorch's checkpointing or by ours: measured on
+/// an H200's host (note 0017).
+const AGAIN_S: f64 = 0.6e-3;
 /// The memory traffic under bf16 autocast: half for products and activations, the same for parameters and optimizers.
 const NARROW: f64 = 0.6;
 
@@ -152,7 +155,8 @@ impl Work {
             host_s += times * row.number * parts * HOST_S;
             flops += times * row.flops * row.number;
         }
-        cost.step_s = cost.step_s.max(host_s);
+        let blocks = again.min(self.blocks) + nested_again.min(self.nested);
+        cost.step_s = cost.step_s.max(host_s + blocks as f64 * parts * AGAIN_S);
         cost.extra_flops = (flops - base.flops() * share).max(0.0) as u64;
         for name in ["memory-budget", "compile"].into_iter().filter(|name| set.has(name)) {
             // At most the forward pass is computed again. How much faster compiled kernels are is unknown.
@@ -306,6 +310,25 @@ mod tests {
         };
         let gpu = plimsoll_gpu::named("H100").unwrap();
         assert!((row.seconds(gpu, false, 4.0) - 400.0 * KERNEL_S).abs() < 1e-9);
+    }
+
+    #[test]
+    fn where_the_host_is_slower_each_checkpointed_block_costs_its_time() {
+        let row = |phase| Row {
+            phase,
+            rate: Rate::F32,
+            is_convolution: false,
+            flops: 0.0,
+            bytes: 4.0,
+            number: 100.0,
+        };
+        let rows = vec![row(Phase::of("block 0")), row(Phase::of("block 1"))];
+        let work = Work { rows, blocks: 2, nested: 0 };
+        let gpu = plimsoll_gpu::named("H100").unwrap();
+        let step_s = |set: &str| work.cost(gpu, 1, &Set::parse(set).unwrap(), &trial(), &work, false).step_s;
+        assert!((step_s("expandable") - 200.0 * HOST_S).abs() < 1e-9);
+        assert!((step_s("checkpoint=1") - 300.0 * HOST_S - AGAIN_S).abs() < 1e-9);
+        assert!((step_s("checkpoint") - 400.0 * HOST_S - 2.0 * AGAIN_S).abs() < 1e-9);
     }
 
     #[test]
