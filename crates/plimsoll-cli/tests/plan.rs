@@ -160,7 +160,7 @@ fn no_more_tensors_are_moved_to_the_host_than_is_needed() {
     let all = rows.iter().find(|row| row["set"] == "offload").map(bytes).expect("a row");
     let part = |row: &&Value| row["set"].as_str().is_some_and(|it| it.contains("offload="));
     let fewest = rows.iter().filter(part).filter(|row| row["fits"] == true).map(bytes).min();
-    assert!(fewest.is_some_and(|it| it < all * 3 / 4), "{plan}");
+    assert!(fewest.is_some_and(|it| it < all * 9 / 10), "{plan}");
 }
 
 #[test]

@@ -39,7 +39,7 @@ def train():
     model = (Flat() if kind == 'flat' else nn.Sequential(*[Block() for _ in range(4)])).cuda()
     if kind == 'asks':
         now = torch.cuda.get_device_properties(device)
-        for name in ('name', 'major', 'minor', 'multi_processor_count', 'warp_size'):
+        for name in ('name', 'major', 'minor', 'multi_processor_count', 'warp_size', 'total_memory'):
             assert getattr(now, name) == getattr(asked, name), name
     if kind == 'compiles':
         model = torch.compile(model, backend='eager')

@@ -374,3 +374,35 @@ fn experts_get_equal_shares_from_routers_of_every_kind() {
     assert!(decides.iter().all(|read| read["even_share"] == true || read["source"] == ""), "{decides:?}");
     assert_eq!(report["exact"], false, "{report}");
 }
+
+/// Appends to a log, by itself and by `logging`, reads it, and replaces a file.
+const APPENDS: &str = "
+import logging, os, sys, torch
+x = torch.ones(3, device='cuda')
+with open('log.txt', 'a') as file:
+    file.write('two\\n')
+logging.FileHandler('log.txt').emit(logging.makeLogRecord(dict(msg='three')))
+with open('new.txt', 'w') as file:
+    file.write('new\\n')
+os.replace('new.txt', 'results.txt')
+assert open('log.txt').read().split() == ['one', 'two', 'three'], open('log.txt').read()
+assert open('results.txt').read() == 'new\\n'
+";
+
+#[test]
+fn a_program_that_appends_to_a_file_finds_what_was_in_it_and_the_file_stays_as_it_was() {
+    let Some(torch) = Torch::new("appends", APPENDS) else { return };
+    for (name, text) in [("log.txt", "one\n"), ("results.txt", "old\n")] {
+        std::fs::write(torch.folder.file(name), text).expect("written");
+    }
+    std::thread::sleep(std::time::Duration::from_millis(1_500)); // files as old as the program's start are its own
+    // Files of the temporary folder are not protected, unless the program runs there.
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.args(["predict", "--json", "--gpu=T4", "--"]).args(&torch.python).arg("train.py");
+    let output = command.current_dir(torch.folder.path()).output().expect("plimsoll runs");
+    let report = answer(&output, 0);
+    assert!(report["summary"].as_str().is_some_and(|it| it.starts_with("fits")), "{report}");
+    for (name, text) in [("log.txt", "one\n"), ("results.txt", "old\n")] {
+        assert_eq!(std::fs::read_to_string(torch.folder.file(name)).expect("there"), text, "{name}");
+    }
+}

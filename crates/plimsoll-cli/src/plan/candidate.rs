@@ -7,7 +7,7 @@ use crate::techniques::Set;
 use super::time::Cost;
 
 /// Of the GPU's memory, what a set should leave: one part in this many. Where cuDNN chooses other kernels or the driver other addresses,
-/// reserved bytes on a card differ from the trial's by about as much (note 0017).
+/// reserved bytes on a card differ from the trial's by about as much (note 0019).
 const SPARE_PART: u64 = 50;
 
 /// A set, its trial, and what it costs.

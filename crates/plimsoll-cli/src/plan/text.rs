@@ -311,4 +311,10 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
             base.step_s * 1e3
         );
     }
+    if ran.iter().any(|it| it.cost.is_some() && it.set.has("no-compile")) {
+        let _ = writeln!(
+            out,
+            "no-compile: how much slower the program is uncompiled is not estimated; the times are as if it were as fast"
+        );
+    }
 }

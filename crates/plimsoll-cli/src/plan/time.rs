@@ -2,7 +2,7 @@
 //!
 //! On the GPU, each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel; the host needs about the
 //! same time for each operator, and the step takes the longer of the two. The choice of kernels and the program's own work on the host are
-//! unknown, so the figures serve to compare sets, not to promise a time. The constants are fitted to programs on an H200 (note 0017).
+//! unknown, so the figures serve to compare sets, not to promise a time. The constants are fitted to programs on an H200 (note 0019).
 
 use plimsoll_gpu::Gpu;
 
@@ -19,11 +19,11 @@ const TRAFFIC: f64 = 0.42;
 const CONVOLUTION_TRAFFIC: f64 = 0.2;
 /// The default of `memory-budget` and `compile`, in percent.
 const BUDGET: u64 = 50;
-/// Of the datasheet's PCIe bandwidth, what a copy from or to pinned memory reaches: 55.3 of 64 GB/s on an H200 (note 0017).
+/// Of the datasheet's PCIe bandwidth, what a copy from or to pinned memory reaches: 55.3 of 64 GB/s on an H200 (note 0019).
 const PINNED: f64 = 0.86;
 /// Of the datasheet's NVLink or PCIe bandwidth, what a collective reaches.
 const WIRE: f64 = 0.7;
-/// Of the shorter of copies and computation, what is not hidden behind the other. Fitted to programs on an H200 (note 0017).
+/// Of the shorter of copies and computation, what is not hidden behind the other. Fitted to programs on an H200 (note 0019).
 const EXPOSED: f64 = 0.1;
 /// The share of a step that the forward pass takes: a third of the products.
 const FORWARD: f64 = 1.0 / 3.0;
@@ -32,7 +32,7 @@ const KERNEL_S: f64 = 3e-6;
 /// Seconds that the host needs for an operator, with the Python and the dispatch around it.
 const HOST_S: f64 = 32e-6;
 /// Seconds that the host needs beside its operators for a block that is checkpointed, by PyTorch's checkpointing or by ours: measured on
-/// an H200's host (note 0017).
+/// an H200's host (note 0019).
 const AGAIN_S: f64 = 0.6e-3;
 /// The memory traffic under bf16 autocast: half for products and activations, the same for parameters and optimizers.
 const NARROW: f64 = 0.6;

@@ -13,18 +13,19 @@ NEEDLESS = ("synchronize", "reset_peak_memory_stats", "reset_accumulated_memory_
 
 class Properties:
     # Those of `_CudaDeviceProperties`, a type that does not exist before CUDA is initialized.
-    def __init__(self, values, text, note):
+    # `now` returns the real ones where CUDA is in use by now, and otherwise notes that the size was asked for.
+    def __init__(self, values, text, now):
         self.__dict__.update(values)
-        self._text, self._note = text, note
+        self._text, self._now = text, now
 
     @property
     def total_memory(self):
-        self._note()
-        return self._total_memory
+        now = self._now()
+        return self._total_memory if now is None else now.total_memory
 
     def __repr__(self):
-        self._note()
-        return self._text
+        now = self._now()
+        return self._text if now is None else repr(now)
 
 
 class Questions:
@@ -62,8 +63,13 @@ class Questions:
     def properties(self):
         if self.known is None:
             found = pickle.loads(self.child(self.ask) or pickle.dumps([]))
-            self.known = [Properties(values, text, self.note) for values, text in found]
+            self.known = [Properties(*it, functools.partial(self.now, device)) for device, it in enumerate(found)]
         return self.known
+
+    def now(self, device):
+        if not self.is_early():
+            return self.original(device)
+        return self.note()
 
     def ask(self):
         found = []

@@ -60,6 +60,11 @@ class Saves:
         self.keep(path, what)
         return self.moved[path]
 
+    def copy(self, source, target):
+        # Not by `shutil`, which would open the private file for the program's.
+        with self.open(source, "rb") as read, self.open(target, "wb") as written:
+            shutil.copyfileobj(read, written)
+
     def keep(self, path, what):
         if len(self.kept) < MOST and [path, what] not in self.kept:
             self.kept.append([path, what])
@@ -119,7 +124,7 @@ class Saves:
                 elif any(it in mode for it in "wa+") and self.is_old(path):
                     ours = self.aside(path, "kept as it was")
                     if "w" not in mode:
-                        shutil.copyfile(path, ours)
+                        self.copy(path, ours)
                     file = ours
             return opened(file, mode, *args, **kwargs)
 
@@ -163,7 +168,7 @@ class Saves:
             if begin in self.moved or self.is_old(end):
                 ours = self.aside(end, "kept as it was")
                 if begin not in self.moved and self.is_old(begin):
-                    return shutil.copyfile(begin, ours)
+                    return self.copy(begin, ours)
                 original(self.moved.pop(begin, begin), ours)
                 return None
             return original(source, target)
@@ -182,9 +187,7 @@ class Saves:
                 end = os.path.join(end, os.path.basename(begin))
             if begin in self.moved or self.is_old(end):
                 ours = self.aside(end, "kept as it was" if self.is_old(end) else "not written")
-                source_path = self.moved.get(begin, begin)
-                with self.open(source_path, "rb") as source_file, self.open(ours, "wb") as target_file:
-                    shutil.copyfileobj(source_file, target_file)
+                self.copy(self.moved.get(begin, begin), ours)
                 if name == "move":
                     self.moved.pop(begin, None)
                 return target

@@ -199,7 +199,7 @@ fn peaks(out: &mut String, judged: &Judged, exact: bool, target: &Target, size: 
             "allocated",
             allocated_bytes,
             format!(
-                "max_memory_allocated(){}; up to 1 % different on a GPU, which orders addresses differently",
+                "max_memory_allocated(){}; up to 1 % different on a GPU, where the first addresses differ from run to run",
                 when(allocated_step, report)
             ),
         ),
