@@ -393,7 +393,7 @@ assert open('results.txt').read() == 'new\\n'
 fn a_program_that_appends_to_a_file_finds_what_was_in_it_and_the_file_stays_as_it_was() {
     let Some(torch) = Torch::new("appends", APPENDS) else { return };
     for (name, text) in [("log.txt", "one\n"), ("results.txt", "old\n")] {
-        std::fs::write(torch.folder.file(name), text).expect("written");
+        fs::write(torch.folder.file(name), text).expect("written");
     }
     std::thread::sleep(std::time::Duration::from_millis(1_500)); // files as old as the program's start are its own
     // Files of the temporary folder are not protected, unless the program runs there.
@@ -403,6 +403,6 @@ fn a_program_that_appends_to_a_file_finds_what_was_in_it_and_the_file_stays_as_i
     let report = answer(&output, 0);
     assert!(report["summary"].as_str().is_some_and(|it| it.starts_with("fits")), "{report}");
     for (name, text) in [("log.txt", "one\n"), ("results.txt", "old\n")] {
-        assert_eq!(std::fs::read_to_string(torch.folder.file(name)).expect("there"), text, "{name}");
+        assert_eq!(fs::read_to_string(torch.folder.file(name)).expect("there"), text, "{name}");
     }
 }

@@ -85,8 +85,12 @@ impl Search<'_, '_> {
         Some(best.with(name, Some(value)))
     }
 
-    /// Whether the program runs with a technique alone; if that is unknown, it may.
+    /// Whether the program runs with a technique alone; if that is unknown, it may. Some are for programs that compile, or do not.
     fn is_possible(&self, name: &'static str) -> bool {
+        let compiles = self.candidates.first().is_some_and(|it| it.trial.compiles);
+        if matches!((name, compiles), ("memory-budget" | "no-compile", false) | ("compile", true)) {
+            return false;
+        }
         let alone = self.candidates.iter().find(|it| it.set.names().eq([name]));
         alone.is_none_or(|it| it.is_effective())
     }
