@@ -82,6 +82,28 @@ def test_checkpointed_blocks_that_are_known_to_change_nothing_keep_their_bits(fr
     assert trained(lambda model, optimizer: plimsoll.checkpoint_blocks(model), steps=16) == same
 
 
+@pytest.mark.parametrize("change", [lambda model: plimsoll.checkpoint_blocks(model), lambda model: plimsoll.offload(model)])
+def test_parameters_that_stand_in_for_others_do_so_in_the_second_computation(change, fresh):
+    # As in meta-learning: a step on copies of the parameters, and the gradient of the loss after it.
+    def gradients(change, calls):
+        torch.manual_seed(0)
+        model = Model()
+        if change is not None:
+            change(model)
+        for _ in range(calls):
+            batches = [(torch.randint(0, 2048, (4, 16)), torch.randint(0, 2048, (4, 16))) for _ in range(2)]
+            first = dict(model.named_parameters())
+            inner = torch.autograd.grad(torch.func.functional_call(model, first, batches[0]), list(first.values()), create_graph=True)
+            second = {name: it - 0.1 * gradient for (name, it), gradient in zip(first.items(), inner)}
+            model.zero_grad()
+            torch.func.functional_call(model, second, batches[1]).backward()
+        return [it.grad for it in model.parameters()]
+
+    for calls in (1, 14):  # also after the calls that show what blocks change
+        for one, other in zip(gradients(None, calls), gradients(change, calls)):
+            assert torch.equal(one, other)
+
+
 class Changing(nn.Module):
     # A block with what a second computation could change or see changed: generators of the host, buffers, attributes.
     def __init__(self):

@@ -1,5 +1,5 @@
-# The second computation of a block, whose results are those of the first one: it has the buffers, the numbers and flags on its modules, and
-# the generators of Python and NumPy as they were before the first. What it does to them is undone, so that a block that counts its calls
+# The second computation of a block, whose results are those of the first one: it has the parameters (`torch.func.functional_call` puts
+# others in their place for a call), the buffers, the numbers and flags on its modules, and the generators of Python and NumPy as they were before the first. What it does to them is undone, so that a block that counts its calls
 # counts each once. PyTorch's checkpointing restores its own generators.
 #
 # The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are skipped at random.
@@ -31,7 +31,30 @@ def is_plain(block, draws):
     # Whether a second computation needs no state of the first one.
     known, found = changes.get(type(block)), places.get(block)
     is_known = known is not None and known.calls > FIRST and found is not None and not known.attributes
-    return is_known and not draws and not found.norms and not found.buffers
+    return is_known and not draws and not found.norms and not found.buffers and found.has_its_parameters()
+
+
+class Members:
+    # The parameters and buffers of a module as they are now. While it is open, they are these again.
+    def __init__(self, module):
+        places = ((place, key) for it in module.modules() for place in (it._parameters, it._buffers) for key in place)
+        self.kept = [(place, key, place[key]) for place, key in places]
+
+    def __enter__(self):
+        self.others = [(place, key, place.get(key)) for place, key, it in self.kept if place.get(key) is not it]
+        replaced = {(id(place), key) for place, key, other in self.others if not is_sharded(other)}
+        for place, key, it in self.kept:
+            if (id(place), key) in replaced:
+                place[key] = it
+
+    def __exit__(self, *failure):
+        for place, key, other in self.others:
+            place[key] = other
+
+
+def is_sharded(tensor):
+    # FSDP2 puts whole parameters in the place of sharded ones, and takes them away, by itself.
+    return type(tensor).__name__ == "DTensor"
 
 
 class Places:
@@ -41,6 +64,11 @@ class Places:
         self.norms = [it for it in modules.values() if isinstance(it, NORMS) and it.track_running_stats]
         others = ((path, it) for path, it in modules.items() if not isinstance(it, NORMS))
         self.buffers = [(f"{path}.{key}" if path else key, it._buffers, key) for path, it in others for key in it._buffers]
+        parameters = ((it._parameters, key, value) for it in modules.values() for key, value in it._parameters.items())
+        self.parameters = [(place, key, weakref.ref(value)) for place, key, value in parameters if value is not None]
+
+    def has_its_parameters(self):
+        return all(it() is place.get(key) for place, key, it in self.parameters)
 
 
 class First:
@@ -51,6 +79,7 @@ class First:
         self.is_learning, self.has_ended = self.known.calls <= FIRST, False
         if self.is_learning or block not in places:
             places[block] = Places(block)
+        self.members = Members(block)
         self.kept = {name: (it, it._version, self.copy(name, it)) for name, it in own_buffers(block)}
         self.attributes = simple(block) if self.is_learning else {place: attribute(block, *place) for place in self.known.attributes}
         self.drawn = Generators() if draws else None
@@ -90,6 +119,7 @@ class Again:
         self.block, self.first = block, first
 
     def __enter__(self):
+        self.first.members.__enter__()
         self.norms = [it for it in places[self.block].norms if it.training]
         self.statistics = [(it.momentum, it.num_batches_tracked) for it in self.norms]
         for norm in self.norms:
@@ -116,6 +146,7 @@ class Again:
             norm._buffers["num_batches_tracked"] = tracked
         for place, key, value in self.now:
             place[key] = value
+        self.first.members.__exit__()
         if self.first.drawn is not None:
             restore(self.drawn)
 

@@ -1,14 +1,15 @@
 # Splits the batch inside the outermost module call: each part is checkpointed as a whole, and the results are put together.
 # Rounding differs, and dropout draws other masks.
 
+import contextlib
 import weakref
 
 import torch
 from torch.utils.checkpoint import checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from . import again, context, each, parts, roots
 from . import checkpoint as recomputing
-from . import context, each, parts, roots
 
 
 class Split:
@@ -30,7 +31,7 @@ class Split:
         results, buffers = [], parts.Buffers(self.name, root)
         with parts.Reduction(self.name, cut.sizes) as reduction:
             for its_args, its_kwargs in cut:
-                results.append(computed_again(following, its_args, its_kwargs))
+                results.append(computed_again(root, following, its_args, its_kwargs))
                 buffers.check()
         self.count += 1
         self.kinds[root] = type(root).__name__
@@ -44,11 +45,12 @@ class Split:
         return dict(applied=True, detail=f"{self.number} parts", lines=lines)
 
 
-def computed_again(following, args, kwargs):
+def computed_again(root, following, args, kwargs):
     leaves, structure = tree_flatten((args, kwargs))
 
     def run(*leaves):
         args, kwargs = tree_unflatten(leaves, structure)
         return following(*args, **kwargs)
 
-    return checkpoint(run, *leaves, use_reentrant=False)
+    members = again.Members(root)
+    return checkpoint(run, *leaves, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), members))
