@@ -207,7 +207,6 @@ fn a_model_that_is_compiled_or_has_no_repeated_blocks_is_refused_with_that_reaso
 fn a_model_that_is_compiled_fits_with_techniques_where_it_is_not() {
     let Some(torch) = Torch::new("plan-eager", UNUSUAL) else { return };
     let train = torch.folder.file("train.py");
-    // Compiled before its fork, and, where the set runs by itself, after the technique is active.
     let mut args = vec!["plan", "--gpu=250MiB", "--cc=8.0", "--context=0", "--json", "--"];
     args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "compiles"]));
     let plan = answer(&plimsoll(&args), 0);

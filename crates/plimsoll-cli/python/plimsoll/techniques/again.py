@@ -1,6 +1,7 @@
 # The second computation of a block, whose results are those of the first one: it has the parameters (`torch.func.functional_call` puts
-# others in their place for a call), the buffers, the numbers and flags on its modules, and the generators of Python and NumPy as they were before the first. What it does to them is undone, so that a block that counts its calls
-# counts each once. PyTorch's checkpointing restores its own generators.
+# others in their place for a call), the buffers, the numbers and flags on its modules, and the generators of Python and NumPy as they were
+# before the first. What it does to them is undone, so that a block that counts its calls counts each once. PyTorch's checkpointing restores
+# its own generators.
 #
 # The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are skipped at random.
 # Normalization layers are left out: their results do not depend on their statistics, so the second computation leaves those as they are.
@@ -35,21 +36,26 @@ def is_plain(block, draws):
 
 
 class Members:
-    # The parameters and buffers of a module as they are now. While it is open, they are these again.
-    def __init__(self, module):
-        places = ((place, key) for it in module.modules() for place in (it._parameters, it._buffers) for key in place)
-        self.kept = [(place, key, place[key]) for place, key in places]
+    # The parameters and buffers at these places as they are now. While it is open, they are these again.
+    def __init__(self, found):
+        self.kept = [(place, key, place.get(key)) for place, key in found]
 
     def __enter__(self):
-        self.others = [(place, key, place.get(key)) for place, key, it in self.kept if place.get(key) is not it]
-        replaced = {(id(place), key) for place, key, other in self.others if not is_sharded(other)}
+        self.others = []
         for place, key, it in self.kept:
-            if (id(place), key) in replaced:
+            other = place.get(key)
+            if other is not it and not is_sharded(other):
+                self.others.append((place, key, other))
                 place[key] = it
 
     def __exit__(self, *failure):
         for place, key, other in self.others:
             place[key] = other
+
+
+def members(module):
+    # The places of its parameters and buffers: [(dictionary, key)].
+    return [(place, key) for it in module.modules() for place in (it._parameters, it._buffers) for key in place]
 
 
 def is_sharded(tensor):
@@ -58,12 +64,13 @@ def is_sharded(tensor):
 
 
 class Places:
-    # A block's normalization layers with statistics, and where its other buffers are: [(name, dictionary, key)].
+    # A block's normalization layers with statistics, where its other buffers are: [(name, dictionary, key)], and its own parameters.
     def __init__(self, block):
         modules = dict(block.named_modules())
         self.norms = [it for it in modules.values() if isinstance(it, NORMS) and it.track_running_stats]
         others = ((path, it) for path, it in modules.items() if not isinstance(it, NORMS))
         self.buffers = [(f"{path}.{key}" if path else key, it._buffers, key) for path, it in others for key in it._buffers]
+        self.members = members(block)
         parameters = ((it._parameters, key, value) for it in modules.values() for key, value in it._parameters.items())
         self.parameters = [(place, key, weakref.ref(value)) for place, key, value in parameters if value is not None]
 
@@ -79,7 +86,7 @@ class First:
         self.is_learning, self.has_ended = self.known.calls <= FIRST, False
         if self.is_learning or block not in places:
             places[block] = Places(block)
-        self.members = Members(block)
+        self.members = Members(places[block].members)
         self.kept = {name: (it, it._version, self.copy(name, it)) for name, it in own_buffers(block)}
         self.attributes = simple(block) if self.is_learning else {place: attribute(block, *place) for place in self.known.attributes}
         self.drawn = Generators() if draws else None

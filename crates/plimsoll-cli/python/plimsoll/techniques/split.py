@@ -52,5 +52,5 @@ def computed_again(root, following, args, kwargs):
         args, kwargs = tree_unflatten(leaves, structure)
         return following(*args, **kwargs)
 
-    members = again.Members(root)
+    members = again.Members(again.members(root))
     return checkpoint(run, *leaves, use_reentrant=False, context_fn=lambda: (contextlib.nullcontext(), members))
