@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use program::{plimsoll, stderr, stdout};
@@ -124,9 +126,10 @@ fn peak(row: &Value) -> u64 {
     row["peak_allocated_bytes"].as_u64().expect("a peak")
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_set_that_fits_is_found_where_the_program_alone_does_not_fit() {
-    let Some(torch) = Torch::new("plan", BLOCKS) else { return };
+    let torch = Torch::new("plan", BLOCKS);
     let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &[], 0);
     assert_eq!(plan["schema"], "plimsoll.plan/1");
     assert_eq!(plan["tried"][0]["fits"], false, "{plan}");
@@ -151,9 +154,10 @@ fn a_set_that_fits_is_found_where_the_program_alone_does_not_fit() {
     );
 }
 
+#[needs(pytorch)]
 #[test]
 fn no_more_tensors_are_moved_to_the_host_than_is_needed() {
-    let Some(torch) = Torch::new("plan-part", BLOCKS) else { return };
+    let torch = Torch::new("plan-part", BLOCKS);
     let plan = planned(&torch, &["--gpu=550MiB", "--numbers=identical"], &[], 0);
     let rows = plan["tried"].as_array().expect("rows");
     let bytes = |row: &Value| row["pcie_bytes"].as_u64().expect("bytes");
@@ -163,9 +167,10 @@ fn no_more_tensors_are_moved_to_the_host_than_is_needed() {
     assert!(fewest.is_some_and(|it| it < all * 9 / 10), "{plan}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_program_that_fits_as_it_is_keeps_its_command() {
-    let Some(torch) = Torch::new("plan-fits", BLOCKS) else { return };
+    let torch = Torch::new("plan-fits", BLOCKS);
     let plan = planned(&torch, &["--gpu=4GiB"], &[], 0);
     assert!(plan["summary"].as_str().is_some_and(|it| it.contains("as it is")), "{plan}");
     assert_eq!(
@@ -176,9 +181,10 @@ fn a_program_that_fits_as_it_is_keeps_its_command() {
     assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py")), "{plan}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_program_that_asks_for_the_gpus_memory_runs_on_one_of_that_size() {
-    let Some(torch) = Torch::new("plan-asks", BLOCKS) else { return };
+    let torch = Torch::new("plan-asks", BLOCKS);
     let small = planned(&torch, &["--gpu=4GiB"], &["asks"], 0);
     let large = planned(&torch, &["--gpu=6GiB"], &["asks"], 0);
     // Trials have more memory than either.
@@ -186,9 +192,10 @@ fn a_program_that_asks_for_the_gpus_memory_runs_on_one_of_that_size() {
     assert_eq!(peak(&small["planned"]), peak(&small["tried"][0]), "{small}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn memory_that_grows_after_the_first_steps_counts() {
-    let Some(torch) = Torch::new("plan-grows", &GROWS.replace("MODEL", model())) else { return };
+    let torch = Torch::new("plan-grows", &GROWS.replace("MODEL", model()));
     let plan = planned(&torch, &["--gpu=1GiB", "--numbers=identical"], &[], 0);
     let said = plan["checked"].as_str().expect("why it does not fit");
     assert!(said.contains("as it is was expected to fit") && said.contains("in step"), "{plan}");
@@ -202,6 +209,7 @@ fn memory_that_grows_after_the_first_steps_counts() {
     assert_eq!(peak(&plan["planned"]), peak(chosen), "{plan}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_value_that_decides_a_size_is_named_and_can_be_assumed() {
     let program = "
@@ -214,7 +222,7 @@ for step in range(4):
     optimizer.step()
     optimizer.zero_grad()
 ";
-    let Some(torch) = Torch::new("plan-values", program) else { return };
+    let torch = Torch::new("plan-values", program);
     let zero = planned(&torch, &["--gpu=1GiB"], &[], 0);
     let decides = &zero["tried"][0]["depends_on_values"][0];
     assert!(decides["place"].as_str().is_some_and(|it| it.ends_with("train.py:6")), "{zero}");
@@ -227,9 +235,10 @@ for step in range(4):
     assert!(stdout(&text).contains("Depends on device values") && stdout(&text).contains("train.py:6"));
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
-    let Some(torch) = Torch::new("plan-catches", &CATCHES.replace("MODEL", model())) else { return };
+    let torch = Torch::new("plan-catches", &CATCHES.replace("MODEL", model()));
     // 700 MiB as it is; a quarter of the batch fits.
     let plan = planned(&torch, &["--gpu=400MiB"], &[], 0);
     let summary = plan["summary"].as_str().expect("a sentence");
@@ -263,9 +272,10 @@ fn fits(torch: &Torch, set: &str, batch: u64) -> bool {
     torch.predict(&options, &[&batch.to_string()]).status.success()
 }
 
+#[needs(pytorch)]
 #[test]
 fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
-    let Some(torch) = Torch::new("plan-batch", &BATCHED.replace("MODEL", model())) else { return };
+    let torch = Torch::new("plan-batch", &BATCHED.replace("MODEL", model()));
     let largest = |plan: &Value, nth: usize| {
         let row = &plan["largest_batch"][nth];
         (row["set"].as_str().expect("a set").to_owned(), row["batch"].as_u64().expect("a batch"))
@@ -285,9 +295,10 @@ fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
     assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py 4")), "{plan}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn the_least_memory_and_the_fastest_step_are_those_of_all_rows() {
-    let Some(torch) = Torch::new("plan-goals", BLOCKS) else { return };
+    let torch = Torch::new("plan-goals", BLOCKS);
     let chosen = |plan: &Value| row(plan, plan["chosen"].as_str().expect("a set")).expect("a row").clone();
     let memory = planned(&torch, &["--gpu=4GiB", "--goal=memory", "--numbers=identical"], &[], 0);
     let bytes = |row: &Value| row["peak_reserved_bytes"].as_u64();
@@ -312,18 +323,20 @@ fn the_least_memory_and_the_fastest_step_are_those_of_all_rows() {
     assert!(seconds(row(&speed, "fused").expect("a row")) < seconds(&tried[0]), "{speed}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_trial_that_hangs_is_a_row_and_the_search_goes_on() {
-    let Some(torch) = Torch::new("plan-hangs", BLOCKS) else { return };
+    let torch = Torch::new("plan-hangs", BLOCKS);
     let plan = planned(&torch, &["--gpu=200MiB", "--numbers=identical", "--timeout=25s"], &["hangs"], 4);
     let hung = row(&plan, "checkpoint").expect("a row");
     assert!(hung["objection"].as_str().is_some_and(|it| it.contains("stopped after 25 s")), "{plan}");
     assert!(row(&plan, "offload").is_some_and(|it| it["peak_allocated_bytes"].is_u64()), "{plan}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_trial_beyond_the_time_of_a_search_ends_it() {
-    let Some(torch) = Torch::new("plan-late", BLOCKS) else { return };
+    let torch = Torch::new("plan-late", BLOCKS);
     let begun = Instant::now();
     let options = ["--gpu=200MiB", "--numbers=identical", "--timeout=20m", "--within=10s"];
     let plan = planned(&torch, &options, &["hangs"], 4);
@@ -332,9 +345,10 @@ fn a_trial_beyond_the_time_of_a_search_ends_it() {
     assert!(plan["summary"].as_str().is_some_and(|it| it.contains("in time (--within)")), "{plan}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn an_evaluation_between_steps_is_no_part_of_a_step() {
-    let Some(torch) = Torch::new("plan-evaluates", BLOCKS) else { return };
+    let torch = Torch::new("plan-evaluates", BLOCKS);
     let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &["evaluates"], 0);
     // Two products of 4096 rows in each of six blocks.
     let forward = 6 * 2 * (2 * 4096 * 512 * 2048_u64);
@@ -342,10 +356,11 @@ fn an_evaluation_between_steps_is_no_part_of_a_step() {
     assert_eq!(checkpointed["extra_flops"].as_u64(), Some(forward), "{plan}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn expandable_segments_act_in_a_trial_as_from_the_beginning() {
     // PyTorch 2.8 reads its settings from a variable of another name.
-    let Some(torch) = Torch::new("plan-expandable", BLOCKS) else { return };
+    let torch = Torch::new("plan-expandable", BLOCKS);
     let plan = planned(&torch, &["--gpu=400MiB", "--numbers=identical"], &[], 0);
     let trial = row(&plan, "expandable").expect("a row");
     let whole = answer(&torch.predict(&["--gpu=8GiB", "--with=expandable", "--json"], &[]), 0);
@@ -380,9 +395,10 @@ for step in range(4):
         optimizer.step()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn the_lines_name_each_of_several_models() {
-    let Some(torch) = Torch::new("plan-models", MODELS) else { return };
+    let torch = Torch::new("plan-models", MODELS);
     let plan = planned(&torch, &["--gpu=700MiB", "--numbers=identical"], &[], 0);
     let lines: Vec<&str> =
         plan["lines"].as_array().expect("lines").iter().filter_map(Value::as_str).collect();
@@ -395,9 +411,10 @@ fn the_lines_name_each_of_several_models() {
     );
 }
 
+#[needs(pytorch)]
 #[test]
 fn an_interrupted_search_reports_what_it_knows() {
-    let Some(torch) = Torch::new("plan-interrupt", BLOCKS) else { return };
+    let torch = Torch::new("plan-interrupt", BLOCKS);
     let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     program.args(arguments(&torch, &["--gpu=400MiB", "--json"], &["slow"]));
     let mut child = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");

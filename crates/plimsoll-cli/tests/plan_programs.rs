@@ -2,6 +2,8 @@
 
 use serde_json::Value;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use program::{plimsoll, stderr, stdout};
@@ -102,9 +104,10 @@ fn summary(plan: &Value) -> &str {
     plan["summary"].as_str().unwrap_or_default()
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_program_that_never_calls_backward_is_judged_as_it_is() {
-    let Some(torch) = Torch::new("plan-infers", UNUSUAL) else { return };
+    let torch = Torch::new("plan-infers", UNUSUAL);
     assert!(summary(&plan(&torch, "--gpu=1GiB", "infers", 0)).contains("as it is"));
     let short = plan(&torch, "--gpu=60MiB", "infers", 4);
     assert!(summary(&short).contains("does NOT fit"), "{short}");
@@ -143,9 +146,10 @@ for step in range(4):
     optimizer.step()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn parts_of_the_batch_are_tried_once_where_they_have_no_effect() {
-    let Some(torch) = Torch::new("plan-functions", FAILS) else { return };
+    let torch = Torch::new("plan-functions", FAILS);
     let train = torch.folder.file("train.py");
     let mut args = vec!["plan", "--gpu=100MiB", "--cc=8.0", "--context=0", "--json", "--"];
     args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "functions"]));
@@ -157,9 +161,10 @@ fn parts_of_the_batch_are_tried_once_where_they_have_no_effect() {
     assert!(summary(&plan).contains("; the least is ") && base > 100 << 20, "{plan}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_failure_of_the_programs_own_lines_is_not_blamed_on_a_technique() {
-    let Some(torch) = Torch::new("plan-puts", FAILS) else { return };
+    let torch = Torch::new("plan-puts", FAILS);
     let options = ["--json", "--gpu=T4", "--with=checkpoint"];
     answer(&torch.predict(&options, &["puts"]), 0);
     let options = ["--json", "--gpu=L4", "--with=checkpoint,bf16"];
@@ -168,9 +173,10 @@ fn a_failure_of_the_programs_own_lines_is_not_blamed_on_a_technique() {
     assert!(said.contains("FAILED") && said.contains("train.py:13") && !said.contains("technique"), "{said}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_program_without_an_optimizer_with_its_model_in_a_subprocess_or_in_a_process_group_is_planned_for() {
-    let Some(torch) = Torch::new("plan-manual", UNUSUAL) else { return };
+    let torch = Torch::new("plan-manual", UNUSUAL);
     // The parent waits for the child's end, or for an answer.
     // A process group's buckets take as much as the parameters.
     for (kind, gpu) in
@@ -185,27 +191,30 @@ fn a_program_without_an_optimizer_with_its_model_in_a_subprocess_or_in_a_process
     }
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_program_that_asks_about_the_gpu_makes_its_model_once() {
-    let Some(torch) = Torch::new("plan-asks", UNUSUAL) else { return };
+    let torch = Torch::new("plan-asks", UNUSUAL);
     let plan = plan(&torch, "--gpu=250MiB", "asks", 0);
     assert!(plan["tried"].as_array().is_some_and(|rows| rows.len() > 4), "{plan}");
     let made = std::fs::read_to_string(torch.folder.file("train.py.made")).expect("made");
     assert_eq!(made, "x", "the model is made once, before the sets are tried");
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_model_that_is_compiled_or_has_no_repeated_blocks_is_refused_with_that_reason() {
-    let Some(torch) = Torch::new("plan-compiles", UNUSUAL) else { return };
+    let torch = Torch::new("plan-compiles", UNUSUAL);
     for (kind, said) in [("compiles", "torch.compile compiles the model"), ("flat", "no repeated blocks")] {
         let plan = plan(&torch, "--gpu=64MiB", kind, 4);
         assert!(objection(&plan, "checkpoint").contains(said), "{kind}: {plan}");
     }
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_model_that_is_compiled_fits_with_techniques_where_it_is_not() {
-    let Some(torch) = Torch::new("plan-eager", UNUSUAL) else { return };
+    let torch = Torch::new("plan-eager", UNUSUAL);
     let train = torch.folder.file("train.py");
     let mut args = vec!["plan", "--gpu=250MiB", "--cc=8.0", "--context=0", "--json", "--"];
     args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "compiles"]));
@@ -221,9 +230,10 @@ fn a_model_that_is_compiled_fits_with_techniques_where_it_is_not() {
     assert!(report["techniques"][0].to_string().contains("compiles nothing"), "{report}");
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_technique_that_raises_is_a_failed_row_and_ends_a_run_with_its_name() {
-    let Some(torch) = Torch::new("plan-raises", UNUSUAL) else { return };
+    let torch = Torch::new("plan-raises", UNUSUAL);
     // Offloading makes it fit.
     let plan = plan(&torch, "--gpu=400MiB", "unstable", 0);
     let why = objection(&plan, "checkpoint");

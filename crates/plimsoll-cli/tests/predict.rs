@@ -6,6 +6,8 @@ use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use plimsoll_standin::process::Stat;
@@ -109,9 +111,10 @@ for step in range(5):
 print('peaks', torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved())
 ";
 
+#[needs(pytorch)]
 #[test]
 fn the_peaks_are_the_programs_own() {
-    let Some(torch) = Torch::new("peaks", TRAINS) else { return };
+    let torch = Torch::new("peaks", TRAINS);
     let whole = torch.predict(&["--whole", "--json"], &["512"]);
     let report = answer(&whole, 0);
     let judged = &report["judged"];
@@ -132,9 +135,10 @@ fn the_peaks_are_the_programs_own() {
     assert_eq!(explained(&snapshot)["peak_allocated"]["allocated_bytes"], judged["peak_allocated_bytes"]);
 }
 
+#[needs(pytorch)]
 #[test]
 fn the_largest_width_that_fits_is_found() {
-    let Some(torch) = Torch::new("find", TRAINS) else { return };
+    let torch = Torch::new("find", TRAINS);
     let options = ["--gpu", "1GiB", "--cc", "8.0", "--context", "0", "--find", "W=2..5", "--json"];
     let report = answer(&torch.predict(&options, &["{W}000"]), 0);
     assert_eq!(report["largest"], 3, "{report}");
@@ -162,9 +166,10 @@ if sys.argv[1] == 'read':
     assert int(x.sum()) > 0, 'no rows'
 ";
 
+#[needs(pytorch)]
 #[test]
 fn memory_that_ran_out_and_other_failures_have_different_verdicts() {
-    let Some(torch) = Torch::new("fails", FAILS) else { return };
+    let torch = Torch::new("fails", FAILS);
     let report = |how: &str, code| answer(&torch.predict(&["--json"], &[how]), code)["verdict"].clone();
     let out = report("out", 4);
     assert!(out["line"].as_str().is_some_and(|line| line.contains("train.py:5")), "{out}");
@@ -195,9 +200,10 @@ for _ in range(3):
     optimizer.zero_grad()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn one_rank_without_the_others_takes_what_it_takes_beside_them() {
-    let Some(torch) = Torch::new("ranks", SHARDS) else { return };
+    let torch = Torch::new("ranks", SHARDS);
     let alone = answer(&torch.predict(&["--json", "--devices", "2", "--rank", "1"], &[]), 0);
     assert_eq!(alone["judged"]["process"]["rank"], 1);
     let mut together = torch;
@@ -223,9 +229,10 @@ if sys.argv[1] == 'refused':
     raise RuntimeError('CUDA error: operation not supported')
 ";
 
+#[needs(pytorch)]
 #[test]
 fn assumptions_are_among_the_limits_however_the_program_ends() {
-    let Some(torch) = Torch::new("assumes", ASSUMES) else { return };
+    let torch = Torch::new("assumes", ASSUMES);
     let limits = |report: &Value| report["not_counted"].to_string();
     let exit = answer(&torch.predict(&["--whole", "--json"], &["exit"]), 0);
     assert_eq!(exit["exact"], false);
@@ -235,7 +242,7 @@ fn assumptions_are_among_the_limits_however_the_program_ends() {
     let refused = answer(&torch.predict(&["--json"], &["refused"]), 5);
     let hint = refused["verdict"]["hint"].to_string();
     assert!(hint.contains("does not support: cuMulticastCreate"), "{refused}");
-    let torch = Torch::new("assumes-nothing", TRAINS).expect("as before");
+    let torch = Torch::new("assumes-nothing", TRAINS);
     assert_eq!(answer(&torch.predict(&["--json"], &["64"]), 0)["exact"], true);
 }
 
@@ -244,9 +251,10 @@ import torch
 torch.fft.fft(torch.randn(64, 1 << 17, device='cuda'))
 ";
 
+#[needs(pytorch)]
 #[test]
 fn the_peaks_without_the_workspaces_of_cufft_are_reported_too() {
-    let Some(torch) = Torch::new("transforms", TRANSFORMS) else { return };
+    let torch = Torch::new("transforms", TRANSFORMS);
     let output = torch.predict(&["--whole"], &[]);
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).contains("without cuFFT's workspaces ("), "{}", stdout(&output));
@@ -262,9 +270,10 @@ for _ in range(3):
     optimizer.step()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn cudnn_is_asked_for_its_workspaces_and_the_program_runs_once() {
-    let Some(torch) = Torch::new("convolves", CONVOLVES) else { return };
+    let torch = Torch::new("convolves", CONVOLVES);
     let out = torch.folder.file("out");
     let report = answer(&torch.predict(&["--gpu", "H200", "--json"], &[&out]), 0);
     let limits = report["not_counted"].to_string();
@@ -281,9 +290,10 @@ fn cudnn_is_asked_for_its_workspaces_and_the_program_runs_once() {
     }
 }
 
+#[needs(pytorch)]
 #[test]
 fn the_snapshots_of_all_ranks_are_kept_in_a_folder() {
-    let Some(mut torch) = Torch::new("kept", SHARDS) else { return };
+    let mut torch = Torch::new("kept", SHARDS);
     torch.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
     let folder = torch.folder.file("kept") + "/";
     let output = torch.predict(&["--json", "--devices", "2", "--snapshot", &folder], &[]);
@@ -319,9 +329,10 @@ if __name__ == '__main__':
     [process.join() for process in both]
 ";
 
+#[needs(pytorch)]
 #[test]
 fn processes_share_a_gpu_with_a_context_each() {
-    let Some(torch) = Torch::new("shares", SHARES) else { return };
+    let torch = Torch::new("shares", SHARES);
     let gpu = ["--gpu", "8GiB", "--cc", "8.0", "--context", "512MiB", "--json"];
     let fits = torch.predict(&gpu, &["1"]);
     let report = answer(&fits, 0);
@@ -362,9 +373,10 @@ dist.all_gather_into_tensor(every, torch.tensor([3 + rank], device='cuda'))
 assert every.tolist() == [3, 4], every
 ";
 
+#[needs(pytorch)]
 #[test]
 fn ranks_hear_what_others_send_them() {
-    let Some(mut torch) = Torch::new("agrees", AGREES) else { return };
+    let mut torch = Torch::new("agrees", AGREES);
     torch.python.extend(["-m", "torch.distributed.run", "--nproc-per-node", "2"].map(str::to_owned));
     answer(&torch.predict(&["--json", "--devices", "2"], &[]), 0);
 }
@@ -384,9 +396,10 @@ for step in range(3):
     optimizer.load_state_dict(torch.load(file, map_location='cuda'))
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_program_that_resumes_or_checks_its_distributions_runs() {
-    let Some(torch) = Torch::new("resumes", RESUMES) else { return };
+    let torch = Torch::new("resumes", RESUMES);
     let report = answer(&torch.predict(&["--json"], &[]), 0);
     assert_eq!(report["judged"]["process"]["steps"], 3);
 }
@@ -400,9 +413,10 @@ while True:
     time.sleep(0.1)
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_signal_or_a_timeout_ends_the_run_with_a_report_and_no_process_is_left() {
-    let Some(torch) = Torch::new("waits", WAITS) else { return };
+    let torch = Torch::new("waits", WAITS);
     let gone = |output: &Output| {
         let said = stderr(output);
         let (_, number) = said.split_once("started ").expect("the program's output");

@@ -1,28 +1,25 @@
 //! `plimsoll predict` on what ordinary programs do beside training: profilers, notebooks' kernels, other allocators, tensors
 //! shared between processes, `nvidia-smi`, compilers' caches, parts of a job.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
-
 use std::fs;
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use plimsoll_needs::needs;
+
 mod program;
 use program::{Folder, json, plimsoll, stderr};
 
-/// Runs a program on a Python with PyTorch; nothing where there is none, which is said.
-fn predict(name: &str, program: &str, options: &[&str], environment: &[(&str, &str)]) -> Option<Output> {
-    let Ok(python) = std::env::var("PLIMSOLL_PYTORCH") else {
-        eprintln!("skipped: PLIMSOLL_PYTORCH does not name a Python with PyTorch");
-        return None;
-    };
+/// Runs a program on a Python with PyTorch.
+fn predict(name: &str, program: &str, options: &[&str], environment: &[(&str, &str)]) -> Output {
+    let python = std::env::var("PLIMSOLL_PYTORCH").expect("a test that needs PyTorch");
     let folder = Folder::new(&format!("programs-{name}"));
     let file = folder.file("train.py");
     fs::write(&file, program).expect("a program");
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     command.arg("predict").args(options).arg("--").args(python.split_whitespace()).arg(file);
-    Some(command.envs(environment.iter().copied()).output().expect("the program starts"))
+    command.envs(environment.iter().copied()).output().expect("the program starts")
 }
 
 #[track_caller]
@@ -57,9 +54,10 @@ with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], profile_m
 print(len(profiler.key_averages()), 'rows')
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_program_that_profiles_its_kernels_runs() {
-    let Some(output) = predict("profiles", PROFILES, &["--json"], &[]) else { return };
+    let output = predict("profiles", PROFILES, &["--json"], &[]);
     assert_eq!(answer(&output, 0)["verdict"]["is"], "fits");
     assert!(stderr(&output).contains(" rows"), "{}", stderr(&output));
 }
@@ -80,9 +78,10 @@ if __name__ == '__main__':
     process.join()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_tensor_goes_to_another_process() {
-    let Some(output) = predict("shares", SHARES, &["--json"], &[]) else { return };
+    let output = predict("shares", SHARES, &["--json"], &[]);
     assert_eq!(answer(&output, 0)["verdict"]["is"], "fits");
 }
 
@@ -96,16 +95,14 @@ for _ in range(9):
     optimizer.zero_grad()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn an_allocator_without_a_record_still_has_peaks() {
     for (options, environment, what) in [
         (&["--alloc-conf", "backend:cudaMallocAsync"][..], &[][..], "cudaMallocAsync"),
         (&[], &[("PYTORCH_NO_CUDA_MEMORY_CACHING", "1")], "PYTORCH_NO_CUDA_MEMORY_CACHING"),
     ] {
-        let Some(output) = predict("allocators", TRAINS, &[&["--json"], options].concat(), environment)
-        else {
-            return;
-        };
+        let output = predict("allocators", TRAINS, &[&["--json"], options].concat(), environment);
         let report = answer(&output, 0);
         // Parameters, gradients and Adam's two averages of 4 MiB each.
         let reserved = report["judged"]["peak_reserved_bytes"].as_u64().expect("a number");
@@ -129,9 +126,10 @@ for _ in range(9):
     optimizer.zero_grad()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn an_optimizer_around_another_one_does_not_count_for_itself() {
-    let Some(output) = predict("wraps", WRAPS, &["--json"], &[]) else { return };
+    let output = predict("wraps", WRAPS, &["--json"], &[]);
     assert_eq!(answer(&output, 0)["judged"]["process"]["steps"], 3);
 }
 
@@ -149,9 +147,10 @@ for _ in range(9):
 print('finished')
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_program_that_misses_the_process_that_was_ended_after_its_steps_has_not_failed() {
-    let Some(output) = predict("starts", STARTS, &["--json"], &[]) else { return };
+    let output = predict("starts", STARTS, &["--json"], &[]);
     assert_eq!(answer(&output, 0)["verdict"]["is"], "fits");
 }
 
@@ -162,14 +161,13 @@ chosen = scores[scores > 0.5]
 print(chosen.view(-1).max())
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_failure_on_an_empty_selection_says_that_it_is_empty_here() {
-    let Some(output) = predict("selects", SELECTS, &["--json"], &[]) else { return };
+    let output = predict("selects", SELECTS, &["--json"], &[]);
     let hint = answer(&output, 5)["verdict"]["hint"].to_string();
     assert!(hint.contains("selection by values of the device at train.py:4 is empty here"), "{hint}");
-    let Some(output) = predict("selects", SELECTS, &["--json", "--assume", "train.py:4=half"], &[]) else {
-        return;
-    };
+    let output = predict("selects", SELECTS, &["--json", "--assume", "train.py:4=half"], &[]);
     answer(&output, 0);
 }
 
@@ -190,10 +188,11 @@ for group, size, rank in ((mesh['shard'].get_group(), 4, 3), (mesh['replicate'].
     dist.reduce_scatter_tensor(part, whole, group=group)
 ";
 
+#[needs(pytorch)]
 #[test]
 fn parts_of_a_job_have_their_own_size_and_ranks_though_one_rank_runs_alone() {
     let options = ["--json", "--nodes", "2", "--devices", "8", "--rank", "11"];
-    let Some(output) = predict("parts", PARTS, &options, &[]) else { return };
+    let output = predict("parts", PARTS, &options, &[]);
     let report = answer(&output, 0);
     assert_eq!(report["judged"]["process"]["rank"], 11, "{report}");
 }
@@ -205,6 +204,7 @@ layer = torch.compile(torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.GELU
 layer(torch.ones(8, 64, device='cuda')).sum().backward()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn what_is_tuned_here_is_not_left_in_the_users_caches() {
     let home = Folder::new("programs-home");
@@ -215,7 +215,7 @@ fn what_is_tuned_here_is_not_left_in_the_users_caches() {
         ("TRITON_CACHE_DIR", cache.path()),
         ("TORCHINDUCTOR_CACHE_DIR", cache.path()),
     ];
-    let Some(output) = predict("compiles", COMPILES, &["--json"], &environment) else { return };
+    let output = predict("compiles", COMPILES, &["--json"], &environment);
     answer(&output, 0);
     assert_eq!(cache.names(), [""; 0]);
     assert!(!home.0.join(".triton").exists(), "{:?}", home.names());
@@ -232,9 +232,10 @@ torch.compile(lambda x: (x.t() * x).sin(), options=dict(max_autotune_pointwise=T
 print(sys.argv[1], torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), flush=True)
 ";
 
+#[needs(pytorch)]
 #[test]
 fn the_peaks_with_a_warm_compile_cache_are_those_of_a_second_process() {
-    let Some(output) = predict("compiles-twice", COMPILES_TWICE, &["--json", "--whole"], &[]) else { return };
+    let output = predict("compiles-twice", COMPILES_TWICE, &["--json", "--whole"], &[]);
     let report = answer(&output, 0);
     let (cold, warm) = (&report["judged"], &report["with_warm_compile_cache"]);
     for (caches, peaks) in [("cold", cold), ("warm", warm)] {
@@ -253,9 +254,10 @@ for step in range(4):
     F.scaled_dot_product_attention(q, q, q, attn_mask=mask if step % 2 else None).sum().backward()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn attention_that_cudnn_computes_needs_no_gpu() {
-    let Some(output) = predict("attends", ATTENDS, &["--json", "--gpu=H200"], &[]) else { return };
+    let output = predict("attends", ATTENDS, &["--json", "--gpu=H200"], &[]);
     let report = answer(&output, 0);
     assert!(report["judged"]["peak_allocated_bytes"].as_u64().is_some_and(|it| it > 0), "{report}");
 }

@@ -1,5 +1,7 @@
 //! `plimsoll predict` on Hugging Face transformers: text generation, and mixtures of experts.
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use program::stderr;
@@ -22,11 +24,10 @@ for name, options in dict(
     print('length', name, tokens.size(1), flush=True)
 ";
 
+#[needs(pytorch, transformers)]
 #[test]
 fn text_is_generated_to_its_full_length_under_every_strategy() {
-    let Some(torch) = Torch::new("generates", GENERATES).filter(|torch| torch.has("transformers")) else {
-        return;
-    };
+    let torch = Torch::new("generates", GENERATES);
     let output = torch.predict(&["--json", "--timeout", "5m"], &[]);
     let report = answer(&output, 0);
     for name in
@@ -54,11 +55,10 @@ model(input_ids=ids, labels=ids).loss.backward()
 print('tokens', rows, flush=True)
 ";
 
+#[needs(pytorch, transformers)]
 #[test]
 fn every_expert_of_a_mixture_gets_tokens() {
-    let Some(torch) = Torch::new("experts", EXPERTS).filter(|torch| torch.has("transformers")) else {
-        return;
-    };
+    let torch = Torch::new("experts", EXPERTS);
     let output = torch.predict(&["--json", "--whole"], &[]);
     answer(&output, 0);
     // 512 tokens with two experts each, on four experts.

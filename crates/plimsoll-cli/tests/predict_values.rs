@@ -4,6 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use program::stderr;
@@ -18,9 +20,10 @@ if sys.argv[1] == 'mask':
     x[x > 0].sum()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn an_answer_is_not_exact_where_memory_is_asked_for_by_what_was_selected() {
-    let Some(torch) = Torch::new("selects", SELECTS) else { return };
+    let torch = Torch::new("selects", SELECTS);
     for (how, exact) in [("dense", true), ("mask", false)] {
         let report = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
         let decides: Vec<&str> =
@@ -92,9 +95,10 @@ if how == 'logged':
     scaled(x, 2), other(x)
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_read_that_decides_a_size_or_a_branch_is_named_and_one_that_is_logged_is_not() {
-    let Some(torch) = Torch::new("reads", READS) else { return };
+    let torch = Torch::new("reads", READS);
     for (how, line, fate) in [
         ("index", 10, "size"),
         ("item", 12, "size"),
@@ -133,9 +137,10 @@ for step in range(5):
     optimizer.zero_grad()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn that_a_gradient_scaler_looks_for_infinities_decides_nothing() {
-    let Some(torch) = Torch::new("scaled", SCALED) else { return };
+    let torch = Torch::new("scaled", SCALED);
     let report = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
     assert_eq!((&report["exact"], deciding(&report).len()), (&true.into(), 0), "{report}");
 }
@@ -160,9 +165,10 @@ if (there == 2).all():
     raise ValueError('not padded')
 ";
 
+#[needs(pytorch)]
 #[test]
 fn what_the_host_sent_keeps_its_value_through_pytorchs_operators() {
-    let Some(torch) = Torch::new("known", KNOWN) else { return };
+    let torch = Torch::new("known", KNOWN);
     let report = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
     assert_eq!((&report["exact"], deciding(&report).len()), (&true.into(), 0), "{report}");
 }
@@ -178,9 +184,10 @@ k = torch.zeros(n, 256, device='cuda')
 print('sizes', y.size(1), z.size(0), k.size(0))
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_read_returns_the_assumed_value_and_the_report_has_the_range() {
-    let Some(torch) = Torch::new("assumed", ASSUMED) else { return };
+    let torch = Torch::new("assumed", ASSUMED);
     let assume = ["train.py:5=half", "train.py:6=max", "train.py:7=1234", "train.py:3=1"];
     let options: Vec<&str> = assume.iter().flat_map(|it| ["--assume", it]).chain(["--json"]).collect();
     let output = torch.predict(&options, &[]);
@@ -227,9 +234,10 @@ meter.update(x.mean().item(), int(mask.sum()))
 print('%d of %d' % (mask.sum().item(), 7), 'loss %.3f' % x.mean().item(), round(psnr), meter.mean)
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_value_that_divides_or_has_a_logarithm_is_one() {
-    let Some(torch) = Torch::new("divides", DIVIDES) else { return };
+    let torch = Torch::new("divides", DIVIDES);
     let output = torch.predict(&["--whole", "--json"], &[]);
     let report = answer(&output, 0);
     assert!(deciding(&report).is_empty(), "{report}");
@@ -239,9 +247,10 @@ fn a_value_that_divides_or_has_a_logarithm_is_one() {
     }
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_step_counts_once_every_optimizer_has_stepped() {
-    let Some(torch) = Torch::new("critic", CRITIC) else { return };
+    let torch = Torch::new("critic", CRITIC);
     let output = torch.predict(&["--json"], &[]);
     let report = answer(&output, 0);
     assert!(report["summary"].as_str().is_some_and(|it| it.contains("in the first 3 steps")), "{report}");
@@ -263,9 +272,10 @@ for step in range(50):
     print('step', step)
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_program_without_an_optimizer_is_cut_by_its_backward_passes() {
-    let Some(torch) = Torch::new("by-hand", BY_HAND) else { return };
+    let torch = Torch::new("by-hand", BY_HAND);
     let output = torch.predict(&["--json"], &[]);
     assert_eq!(answer(&output, 0)["judged"]["process"]["steps"], 3);
     assert!(stderr(&output).contains("step 2") && !stderr(&output).contains("step 3"), "{}", stderr(&output));
@@ -301,9 +311,10 @@ os.remove('log.txt')
 print('end')
 ";
 
+#[needs(pytorch)]
 #[test]
 fn what_comes_after_the_training_is_run_and_the_users_files_stay_as_they_were() {
-    let Some(torch) = Torch::new("epochs", EPOCHS) else { return };
+    let torch = Torch::new("epochs", EPOCHS);
     // Not in the system's temporary folder, which is nobody's to keep.
     let mine = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     for name in ["last.pt", "log.txt"] {
@@ -332,9 +343,10 @@ h = x * 2.0
 
 /// While a storage has a Python object, autograd does not add to a gradient in place: `predict` must not give one to
 /// gradients.
+#[needs(pytorch)]
 #[test]
 fn gradients_are_added_in_place_as_without_predict() {
-    let Some(torch) = Torch::new("branches", BRANCHES) else { return };
+    let torch = Torch::new("branches", BRANCHES);
     let answer = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
     let mib = answer["judged"]["peak_allocated_bytes"].as_f64().expect("a peak") / f64::from(1 << 20);
     // x and h; the gradient of h from the first branch, and from the second, to be added to it; their row.
@@ -366,9 +378,10 @@ words = torch.randn(4, 50000, device='cuda').topk(3).indices
 assert (words == 0).sum().item() == 0
 ";
 
+#[needs(pytorch)]
 #[test]
 fn experts_get_equal_shares_from_routers_of_every_kind() {
-    let Some(torch) = Torch::new("routes", ROUTES) else { return };
+    let torch = Torch::new("routes", ROUTES);
     let report = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
     let decides = deciding(&report);
     assert!(decides.iter().all(|read| read["even_share"] == true || read["source"] == ""), "{decides:?}");
@@ -389,9 +402,10 @@ assert open('log.txt').read().split() == ['one', 'two', 'three'], open('log.txt'
 assert open('results.txt').read() == 'new\\n'
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_program_that_appends_to_a_file_finds_what_was_in_it_and_the_file_stays_as_it_was() {
-    let Some(torch) = Torch::new("appends", APPENDS) else { return };
+    let torch = Torch::new("appends", APPENDS);
     for (name, text) in [("log.txt", "one\n"), ("results.txt", "old\n")] {
         fs::write(torch.folder.file(name), text).expect("written");
     }

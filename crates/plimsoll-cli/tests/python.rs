@@ -1,13 +1,13 @@
 //! The Python package of the wheel, from its sources: what runs the program with any Python 3, and `python/tests` where
 //! `PLIMSOLL_PYTORCH` names a Python with PyTorch, pytest and IPython; no GPU is needed. `.ci/wheel` tries the wheel itself.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use plimsoll_standin::{place, settings};
+
+use plimsoll_needs::needs;
 
 mod program;
 mod torch;
@@ -27,6 +27,7 @@ fn python(words: &[String]) -> Command {
     python
 }
 
+#[needs(python3)]
 #[test]
 fn any_python_explains_a_snapshot_and_gets_failures_as_exceptions() {
     let code = "
@@ -38,10 +39,7 @@ except plimsoll.UnreadableError as why:
     print(why.exit_code, why)
 ";
     let output = python(&["python3".to_owned()]).args(["-c", code, &kept("gpt2_oom.pickle.gz")]).output();
-    let Ok(output) = output else {
-        eprintln!("skipped: there is no python3");
-        return;
-    };
+    let output = output.expect("a test that needs python3");
     assert!(output.status.success(), "{}", stderr(&output));
     let lines = stdout(&output);
     assert!(lines.starts_with("out of memory: CAPACITY") && lines.contains("\n3 absent.pickle"), "{lines}");
@@ -84,27 +82,21 @@ fn passes(output: &Output) {
     );
 }
 
+#[needs(pytorch, pytest)]
 #[test]
 fn the_packages_own_tests_pass() {
-    let Some(torch) = Torch::new("package", "") else { return };
-    if torch.has("pytest") {
-        passes(&pytest(&torch, None, &["test_program.py", "test_memory_saving.py", "test_predict.py"]));
-    }
+    let torch = Torch::new("package", "");
+    passes(&pytest(&torch, None, &["test_program.py", "test_memory_saving.py", "test_predict.py"]));
 }
 
+#[needs(pytorch, pytest, ipython)]
 #[test]
 fn recordings_the_pytest_plugin_and_the_notebook_work_on_the_stand_in() {
-    let Some(torch) = Torch::new("package-standin", "") else { return };
-    if !torch.has("pytest") {
-        return;
-    }
+    let torch = Torch::new("package-standin", "");
     let folder = Folder::new("package-standin-library");
     let tests = std::env::current_exe().expect("a path");
     place::lay_out(folder.0.as_path(), &tests.with_file_name(place::LIBRARY))
         .expect("the library, which Cargo puts beside the tests");
-    let mut files = vec!["test_recording.py", "test_pytest_plugin.py"];
-    if torch.has("IPython") {
-        files.push("test_notebook.py");
-    }
+    let files = ["test_recording.py", "test_pytest_plugin.py", "test_notebook.py"];
     passes(&pytest(&torch, Some(folder.0.as_path()), &files));
 }

@@ -1,12 +1,11 @@
 //! `plimsoll record` as its users meet it: lines of Python that a Python takes, and that record, here on the device
 //! that computes nothing.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
-
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use plimsoll_needs::needs;
 use plimsoll_standin::place;
 
 mod program;
@@ -38,12 +37,10 @@ if sys.argv[1:] == ['oom']:
     kept = [torch.empty(1 << 30, device='cuda') for _ in range(10_000)]
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_run_that_ends_and_one_that_runs_out_both_leave_a_recording() {
-    let Ok(python) = std::env::var("PLIMSOLL_PYTORCH") else {
-        eprintln!("skipped: PLIMSOLL_PYTORCH does not name a Python with PyTorch");
-        return;
-    };
+    let python = std::env::var("PLIMSOLL_PYTORCH").expect("a test that needs PyTorch");
     let folder = Folder::new("record");
     let program = folder.file("program.py");
     text(&["record", "--stacks", "all", "-o", &folder.file("memory_record.py")]);

@@ -2,6 +2,8 @@
 
 use std::process::Output;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use program::{Folder, plimsoll, stderr, stdout};
@@ -120,9 +122,10 @@ for step in range(4):
     print('loss', loss.item().hex())
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_part_of_a_storage_that_counts_its_own_changes_is_not_copied_before_the_others_are_made() {
-    let Some(torch) = Torch::new("run-cells", CELLS) else { return };
+    let torch = Torch::new("run-cells", CELLS);
     let plain = stdout(&run(&torch, "", &[]));
     assert_eq!(plain.lines().count(), 4, "{plain}");
     assert_eq!(stdout(&run(&torch, "offload", &[])), plain);
@@ -142,9 +145,10 @@ fn run(torch: &Torch, set: &str, arguments: &[&str]) -> Output {
     plimsoll(&args)
 }
 
+#[needs(pytorch)]
 #[test]
 fn losses_and_parameters_keep_their_bits_where_identical_numbers_are_claimed() {
-    let Some(torch) = Torch::new("identical", TRAINS) else { return };
+    let torch = Torch::new("identical", TRAINS);
     for arguments in [&[][..], &["batch"]] {
         let plain = run(&torch, "", arguments);
         assert!(plain.status.success() && stdout(&plain).contains("parameters"), "{}", stderr(&plain));
@@ -162,9 +166,10 @@ fn losses_and_parameters_keep_their_bits_where_identical_numbers_are_claimed() {
     }
 }
 
+#[needs(pytorch)]
 #[test]
 fn losses_are_near_where_rounding_is_claimed() {
-    let Some(torch) = Torch::new("rounding", TRAINS) else { return };
+    let torch = Torch::new("rounding", TRAINS);
     let losses = |set: &str| -> Vec<f64> {
         let output = run(&torch, set, &["still"]);
         assert!(output.status.success(), "{set}: {}", stderr(&output));
@@ -206,18 +211,20 @@ for step in range(3):
 print('ended')
 ";
 
+#[needs(pytorch)]
 #[test]
 fn updates_in_the_backward_pass_are_refused_where_a_step_does_not_follow() {
-    let Some(torch) = Torch::new("gan", GAN) else { return };
+    let torch = Torch::new("gan", GAN);
     let output = run(&torch, "step-in-backward", &[]);
     assert_eq!(output.status.code(), Some(2), "{}", stdout(&output));
     assert!(stderr(&output).contains("clears gradients without a step"), "{}", stderr(&output));
     assert!(run(&torch, "checkpoint", &[]).status.code() == Some(2), "no repeated blocks");
 }
 
+#[needs(pytorch)]
 #[test]
 fn eight_bit_moments_train_about_as_well() {
-    let Some(torch) = Torch::new("adam-8bit", LEARNS) else { return };
+    let torch = Torch::new("adam-8bit", LEARNS);
     for kind in ["Adam", "AdamW"] {
         let losses = |set: &str| -> Vec<f64> {
             let output = run(&torch, set, &[kind]);
@@ -238,9 +245,10 @@ fn eight_bit_moments_train_about_as_well() {
     assert!(stderr(&output).contains("the program's optimizer is SGD"), "{}", stderr(&output));
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_technique_that_cannot_be_applied_ends_the_program_with_the_reason_and_what_to_leave_out() {
-    let Some(torch) = Torch::new("refusals", TRAINS) else { return };
+    let torch = Torch::new("refusals", TRAINS);
     for (set, argument, said) in [
         ("step-in-backward,checkpoint", "clips", "clip_grad_norm_"),
         ("chunked-loss=24", "reads", "argmax"),
@@ -292,9 +300,10 @@ for step in range(4):
     optimizer.step()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn checkpointed_blocks_lower_the_predicted_peak_and_each_by_the_same() {
-    let Some(torch) = Torch::new("checkpointed", PEAKS) else { return };
+    let torch = Torch::new("checkpointed", PEAKS);
     let peak = |set: &str| {
         let mut options = vec!["--json"];
         if !set.is_empty() {

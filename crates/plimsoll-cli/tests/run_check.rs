@@ -2,6 +2,8 @@
 
 use std::fs;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod standin;
 mod torch;
@@ -20,9 +22,10 @@ for step in range(4):
     optimizer.step()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn the_measured_peak_is_shown_beside_the_planned_one_and_a_difference_is_explained() {
-    let Some(torch) = Torch::new("run-check", TRAINS) else { return };
+    let torch = Torch::new("run-check", TRAINS);
     let train = torch.folder.file("train.py");
     let mut args =
         vec!["plan", "--gpu=300MiB", "--cc=8.0", "--context=0", "--numbers=identical", "--json", "--"];

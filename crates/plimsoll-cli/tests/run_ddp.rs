@@ -2,6 +2,8 @@
 
 use std::process::Output;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use program::{plimsoll, stderr, stdout};
@@ -66,9 +68,10 @@ fn torchrun(torch: &Torch, options: &[&str], arguments: &[&str]) -> Output {
     plimsoll(&args)
 }
 
+#[needs(pytorch)]
 #[test]
 fn ranks_of_ddp_keep_their_bits_with_techniques_that_claim_it() {
-    let Some(torch) = Torch::new("run-ddp", TRAINS) else { return };
+    let torch = Torch::new("run-ddp", TRAINS);
     let plain = torchrun(&torch, &[], &[]);
     assert!(plain.status.success() && stdout(&plain).contains("parameters"), "{}", stderr(&plain));
     for set in ["checkpoint", "offload,free-grads"] {
@@ -79,9 +82,10 @@ fn ranks_of_ddp_keep_their_bits_with_techniques_that_claim_it() {
     }
 }
 
+#[needs(pytorch)]
 #[test]
 fn ranks_of_ddp_round_differently_where_rounding_is_claimed() {
-    let Some(torch) = Torch::new("run-ddp-rounding", TRAINS) else { return };
+    let torch = Torch::new("run-ddp-rounding", TRAINS);
     let losses = |output: &Output| -> Vec<f64> {
         let text = stdout(output);
         text.lines().filter_map(|line| line.strip_prefix("loss ")?.split(' ').nth(1)?.parse().ok()).collect()
@@ -96,9 +100,10 @@ fn ranks_of_ddp_round_differently_where_rounding_is_claimed() {
     }
 }
 
+#[needs(pytorch)]
 #[test]
 fn what_ranks_of_ddp_cannot_have_ends_the_job_with_the_reason() {
-    let Some(torch) = Torch::new("run-ddp-refused", TRAINS) else { return };
+    let torch = Torch::new("run-ddp-refused", TRAINS);
     for (set, said) in [
         (&["--with", "step-in-backward"][..], "DDP averages gradients after the backward pass"),
         (&["--with", "accumulate=2"], "DDP averages gradients during the backward pass"),

@@ -4,6 +4,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use program::{plimsoll, stderr, stdout};
@@ -81,9 +83,10 @@ fn numbers(output: &Output) -> Vec<f64> {
     lines.flat_map(|line| line.split(' ').filter_map(|word| word.parse().ok()).collect::<Vec<_>>()).collect()
 }
 
+#[needs(pytorch, nightly)]
 #[test]
 fn ranks_of_an_unmodified_program_give_the_numbers_of_one_process() {
-    let Some(torch) = Torch::new("fsdp", TRAINS) else { return };
+    let torch = Torch::new("fsdp", TRAINS);
     for (place, form) in [("inside", ""), ("outside", "nested")] {
         let plain = run(&torch, &[], &[place, form]);
         let expected = numbers(&plain);
@@ -101,9 +104,10 @@ fn ranks_of_an_unmodified_program_give_the_numbers_of_one_process() {
     }
 }
 
+#[needs(pytorch, nightly)]
 #[test]
 fn a_program_whose_ranks_would_differ_is_refused_with_the_reason() {
-    let Some(torch) = Torch::new("fsdp-refused", TRAINS) else { return };
+    let torch = Torch::new("fsdp-refused", TRAINS);
     for (argument, said) in [
         ("distributed", "initializes torch.distributed itself"),
         ("clock", "different batches"),
@@ -129,9 +133,10 @@ fn the_first_rank_has_the_terminal_and_another_one_is_shown_where_it_fails() {
     assert_eq!(output.status.code(), Some(3));
 }
 
+#[needs(pytorch, nightly)]
 #[test]
 fn a_plan_for_two_gpus_shards_a_program_that_does_not_fit_one() {
-    let Some(torch) = Torch::new("fsdp-plan", TRAINS) else { return };
+    let torch = Torch::new("fsdp-plan", TRAINS);
     let train = torch.folder.file("train.py");
     let mut args = vec!["plan", "--cc=8.0", "--context=0", "--json", "--devices=2", "--gpu=400MiB", "--"];
     args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "cuda"]));

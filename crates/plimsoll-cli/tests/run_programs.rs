@@ -3,6 +3,8 @@
 
 use std::process::Output;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod standin;
 mod torch;
@@ -61,18 +63,20 @@ fn losses(output: &Output) -> Vec<f64> {
     numbers.collect()
 }
 
+#[needs(pytorch)]
 #[test]
 fn parameters_that_a_first_call_makes_are_no_obstacle() {
-    let Some(torch) = Torch::new("run-lazy", ROWS) else { return };
+    let torch = Torch::new("run-lazy", ROWS);
     let plain = run(&torch, "", &["lazy"]);
     assert_eq!(losses(&plain).len(), 3, "{}", stderr(&plain));
     let moved = run(&torch, "offload,checkpoint=2", &["lazy"]);
     assert_eq!(stdout(&moved), stdout(&plain), "{}", stderr(&moved));
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_batch_of_one_row_is_not_divided_and_the_others_are() {
-    let Some(torch) = Torch::new("run-one-row", ROWS) else { return };
+    let torch = Torch::new("run-one-row", ROWS);
     // The last batch of the one program, the call that makes the parameters of the other.
     for kind in ["ends", "lazy"] {
         let (plain, split) = (run(&torch, "", &[kind]), run(&torch, "split=2", &[kind]));
@@ -85,9 +89,10 @@ fn a_batch_of_one_row_is_not_divided_and_the_others_are() {
     }
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_batch_whose_rows_belong_together_is_not_divided() {
-    let Some(torch) = Torch::new("run-together", ROWS) else { return };
+    let torch = Torch::new("run-together", ROWS);
     for (kind, set, said) in [
         ("graph", "split=2", "20 integers are passed beside a batch of 8 rows"),
         ("contrasts", "accumulate=2", "cross_entropy compares the rows of the batch with each other"),
@@ -112,9 +117,10 @@ except torch.cuda.OutOfMemoryError:
 print('requests', len(kept))
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_limit_of_memory_makes_a_smaller_gpu_of_a_larger_one() {
-    let Some(torch) = Torch::new("run-limit", FILLS) else { return };
+    let torch = Torch::new("run-limit", FILLS);
     for (options, requests) in [
         (&["--no-watch"][..], 20),
         (&["--no-watch", "--memory-limit", "320MiB"], 5),
@@ -147,9 +153,10 @@ if __name__ == '__main__':
     print('loss', child.exitcode, child.exitcode)
 ";
 
+#[needs(pytorch)]
 #[test]
 fn the_parent_of_a_training_process_says_nothing_of_techniques() {
-    let Some(torch) = Torch::new("run-spawns", SPAWNS) else { return };
+    let torch = Torch::new("run-spawns", SPAWNS);
     let output = run(&torch, "checkpoint", &[]);
     assert_eq!((stdout(&output), stderr(&output)), ("loss 0 0\n".to_owned(), String::new()));
 }
@@ -183,9 +190,10 @@ for step in range(3):
     print('loss', loss.item().hex())
 ";
 
+#[needs(pytorch)]
 #[test]
 fn checkpointed_blocks_take_out_of_a_list_once() {
-    let Some(torch) = Torch::new("run-takes", TAKES) else { return };
+    let torch = Torch::new("run-takes", TAKES);
     let [alone, checkpointed] = ["", "checkpoint"].map(|set| stdout(&run(&torch, set, &[])));
     assert_eq!((checkpointed.lines().count(), &checkpointed), (3, &alone));
 }
@@ -223,9 +231,10 @@ for step in range(3):
     print('loss', loss.item().hex(), loss.item())
 ";
 
+#[needs(pytorch)]
 #[test]
 fn the_loss_of_a_program_that_checkpoints_its_blocks_itself_is_computed_in_chunks() {
-    let Some(torch) = Torch::new("run-adapted", ADAPTED) else { return };
+    let torch = Torch::new("run-adapted", ADAPTED);
     let [plain, chunked] = ["", "chunked-loss=24"].map(|set| run(&torch, set, &[]));
     assert!(chunked.status.success(), "{}", stderr(&chunked));
     let (plain, chunked) = (losses(&plain), losses(&chunked));
@@ -256,9 +265,10 @@ def sampled(with_stacks, noise=0):
 print(sampled(1.2), sampled(1.0), sampled(1.0, 0.001), sampled(1.0, 0.05))
 ";
 
+#[needs(pytorch)]
 #[test]
 fn one_step_in_sixteen_has_stacks_where_they_make_steps_longer() {
-    let Some(torch) = Torch::new("run-stacks", SAMPLED) else { return };
+    let torch = Torch::new("run-stacks", SAMPLED);
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/run/stacks.py");
     let output = run(&torch, "", &[source]);
     assert_eq!(stdout(&output), "(3, True) (40, True) (40, True) (3, True)\n", "{}", stderr(&output));
@@ -288,9 +298,10 @@ for step in range(3):
         print('loss', loss.item().hex(), loss.item())
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_memory_budget_lowers_the_peak_of_a_compiled_model_and_keeps_its_losses() {
-    let Some(torch) = Torch::new("run-budget", COMPILED) else { return };
+    let torch = Torch::new("run-budget", COMPILED);
     let peak = |set: &[&str], kind: &[&str]| {
         let report = answer(&torch.predict(&[&["--json", "--gpu=8GiB", "--cc=8.0"], set].concat(), kind), 0);
         report["judged"]["peak_allocated_bytes"].as_u64().expect("a peak")

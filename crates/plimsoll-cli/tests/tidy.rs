@@ -15,7 +15,7 @@ use uses::Uses;
 const MOST_LINES: usize = 500;
 
 /// Which of our crates each crate may use, apart from its tests.
-const EDGES: [(&str, &[&str]); 9] = [
+const EDGES: [(&str, &[&str]); 10] = [
     ("plimsoll-alloc", &[]),
     ("plimsoll-trace", &["plimsoll-alloc"]),
     ("plimsoll-cuda", &["plimsoll-alloc"]),
@@ -24,6 +24,7 @@ const EDGES: [(&str, &[&str]); 9] = [
     ("plimsoll", &["plimsoll-tensor", "plimsoll-trace"]),
     ("plimsoll-cli", &["plimsoll", "plimsoll-alloc", "plimsoll-trace", "plimsoll-gpu", "plimsoll-standin"]),
     ("plimsoll-gpu", &[]),
+    ("plimsoll-needs", &[]),
     ("plimsoll-standin", &["plimsoll-gpu"]),
 ];
 
@@ -136,6 +137,19 @@ fn files_stay_short_and_begin_with_their_story() {
         let lines = text.lines().count();
         assert!(lines <= MOST_LINES, "{}: {lines} lines; look for the second idea in it", short(&file));
         assert!(text.starts_with("//!"), "{}: does not begin with its story", short(&file));
+    }
+}
+
+#[test]
+fn a_test_that_cannot_run_is_ignored_and_never_passes() {
+    let said = ["\"skip", "ped: "].concat();
+    for name in fs::read_dir(root().join("crates")).expect("the crates").map(|entry| entry.expect("an entry"))
+    {
+        let tests = name.path().join("tests");
+        for file in if tests.is_dir() { files(&tests, ".rs") } else { Vec::new() } {
+            let text = read(&file);
+            assert!(!text.contains(&said), "{}: says what it lacks with #[needs(...)]", short(&file));
+        }
     }
 }
 

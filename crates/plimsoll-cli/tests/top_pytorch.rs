@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod standin;
 mod torch;
@@ -76,9 +78,10 @@ fn answer(address: &str, request: &str) -> String {
     text
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_pytorch_program_and_the_ranks_of_a_job_can_be_watched() {
-    let Some(torch) = Torch::new("top", TRAINS) else { return };
+    let torch = Torch::new("top", TRAINS);
     let folder = &torch.folder;
     let rank = |rank: &str| {
         let mut command = standin::run(&torch, &[], &[]);

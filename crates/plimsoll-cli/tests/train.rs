@@ -1,15 +1,14 @@
 //! `plimsoll train` as its users meet it: a process, its streams and its exit code.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
-
 use std::fs;
 use std::io::Read;
-use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use plimsoll_trace::input;
 use plimsoll_trace::snapshot::{Action, Setting};
 use serde_json::Value;
+
+use plimsoll_needs::needs;
 
 mod program;
 use program::{Folder, plimsoll, stderr, stdout};
@@ -23,16 +22,6 @@ fn result(args: &[&str]) -> Value {
     let output = train(&[args, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
     serde_json::from_slice(&output.stdout).expect("stdout is one JSON value")
-}
-
-/// The real images, which lie beside the project where it is developed and in CI.
-fn real_data() -> Option<String> {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist");
-    if dir.is_dir() {
-        return Some(dir.display().to_string());
-    }
-    eprintln!("skipped: no MNIST files in ../shared/data/mnist");
-    None
 }
 
 /// A result's account of memory, apart from the two things that differ between devices by nature.
@@ -331,12 +320,13 @@ fn a_reader_that_goes_away_is_no_error() {
     assert!(!errors.contains("panicked") && !errors.contains("error"), "{errors}");
 }
 
+#[needs(shared_data)]
 #[test]
 fn five_epochs_on_the_real_images_reach_97_percent_within_a_limit() {
-    let Some(data) = real_data() else { return };
-    let run = result(&["--data", &data, "--memory-limit", "64MiB"]);
+    let data = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/mnist");
+    let run = result(&["--data", data, "--memory-limit", "64MiB"]);
     assert_eq!((&run["job"]["train_images"], &run["job"]["test_images"]), (&9000.into(), &1000.into()));
     assert!(run["accuracy"].as_f64() >= Some(0.97), "{}", run["summary"]);
-    let sim = result(&["--data", &data, "--memory-limit", "64MiB", "--device", "sim"]);
+    let sim = result(&["--data", data, "--memory-limit", "64MiB", "--device", "sim"]);
     assert_eq!(account(&run), account(&sim));
 }

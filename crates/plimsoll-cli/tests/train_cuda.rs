@@ -1,15 +1,14 @@
 //! `plimsoll train --device cuda` on the stand-in: the same requests for memory as on a GPU, and no values.
-//!
-//! Skipped where the stand-in is not built (`cargo build -p plimsoll-standin`), or NVRTC is not found: put a Python with PyTorch for
-//! CUDA on the PATH.
 
 #![cfg(target_os = "linux")]
+
+use plimsoll_needs::needs;
+use plimsoll_standin::place;
 
 #[path = "program/images.rs"]
 mod images;
 mod program;
 
-use std::io::Write;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -18,30 +17,27 @@ use std::time::{Duration, Instant};
 use images::stripes;
 use program::{Folder, json, stderr};
 
-/// Says why a test is skipped: to stderr itself, because `eprintln!` of a test that passes is not shown.
-fn skipped(why: impl std::fmt::Display) {
-    let thread = std::thread::current();
-    let _ = writeln!(std::io::stderr(), "{}: skipped: {why}", thread.name().unwrap_or_default());
+/// The environment of the Python that `PLIMSOLL_PYTORCH` names: NVRTC is looked for there.
+fn environment_of_python() -> Option<PathBuf> {
+    let python = PathBuf::from(std::env::var("PLIMSOLL_PYTORCH").ok()?.split_whitespace().next()?);
+    Some(python.parent()?.parent()?.to_path_buf())
 }
 
-/// The program with the stand-in for libraries, as an H200; `None` where that is not built.
-fn on_standin(folder: &Folder) -> Option<Command> {
-    let program = Path::new(env!("CARGO_BIN_EXE_plimsoll"));
-    let library = program.parent().expect("a folder").join("libplimsoll_standin.so");
-    if !library.is_file() {
-        skipped(format!("{} is not built (`cargo build -p plimsoll-standin`)", library.display()));
-        return None;
-    }
+/// The program with the stand-in for libraries, as an H200.
+fn on_standin(folder: &Folder) -> Command {
+    let tests = std::env::current_exe().expect("a path");
+    let library = tests.with_file_name(place::LIBRARY); // Cargo puts it beside the tests
     for name in ["libcuda.so.1", "libcublasLt.so.13", "libcudnn.so.9"] {
         let link = folder.0.join(name);
         if !link.exists() {
             std::os::unix::fs::symlink(&library, link).expect("a link");
         }
     }
-    let mut command = Command::new(program);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    command.envs(environment_of_python().map(|folder| ("VIRTUAL_ENV", folder)));
     command.env("LD_LIBRARY_PATH", folder.path()).env("XDG_CACHE_HOME", folder.path());
     command.env("XDG_RUNTIME_DIR", folder.path()).env("PLIMSOLL_STANDIN_GPU", "H200");
-    Some(command)
+    command
 }
 
 const JOBS: [&[&str]; 3] = [
@@ -63,16 +59,12 @@ const JOBS: [&[&str]; 3] = [
     &["gpt", "--layers", "2", "--width", "64", "--steps", "12", "--sample", "0", "--dtype", "bfloat16"],
 ];
 
-fn train(folder: &Folder, job: &[&str], device: &str, more: &[&str]) -> Option<Output> {
-    let mut command = on_standin(folder)?;
+fn train(folder: &Folder, job: &[&str], device: &str, more: &[&str]) -> Output {
+    let mut command = on_standin(folder);
     command.arg("train").args(job).args(["--device", device, "--no-live", "--json"]).args(more);
     let output = command.output().expect("it runs");
-    if stderr(&output).contains("NVRTC") {
-        skipped(stderr(&output));
-        return None;
-    }
     assert_eq!(output.status.code(), Some(0), "{job:?} on {device}: {}", stderr(&output));
-    Some(output)
+    output
 }
 
 /// A folder of images, and the job that trains on them.
@@ -83,35 +75,31 @@ fn image_job(folder: &Folder) -> [String; 9] {
         .map(str::to_owned)
 }
 
-/// The account of a job on the stand-in is that of the simulated GPU, captured or not. `false` where nothing can run.
-fn has_the_account_of_the_simulated_gpu(folder: &Folder, job: &[&str]) -> bool {
+/// The account of a job on the stand-in is that of the simulated GPU, captured or not.
+fn has_the_account_of_the_simulated_gpu(folder: &Folder, job: &[&str]) {
     for more in [&[][..], &["--capture"]] {
-        let Some(cuda) = train(folder, job, "cuda", more) else { return false };
-        let Some(sim) = train(folder, job, "sim:H200", more) else { return false };
-        let (cuda, sim) = (json(&cuda), json(&sim));
+        let [cuda, sim] = ["cuda", "sim:H200"].map(|device| json(&train(folder, job, device, more)));
         for field in ["peak_allocated_bytes", "peak_reserved_bytes", "peak_by_category", "owners_at_peak"] {
             let (cuda, sim) = (&cuda["memory"][field], &sim["memory"][field]);
             assert!(!sim.is_null() && cuda == sim, "{job:?} {more:?}: {field}: {cuda} {sim}");
         }
     }
-    true
 }
 
+#[needs(nvrtc)]
 #[test]
 fn captured_steps_have_the_account_of_the_simulated_gpu() {
     let folder = Folder::new("train-cuda-capture");
-    if JOBS.iter().all(|job| has_the_account_of_the_simulated_gpu(&folder, job)) {
-        // The last batch of an epoch is a smaller one.
-        let image = image_job(&folder);
-        let image: Vec<&str> = image.iter().map(String::as_str).chain(["--epochs", "3"]).collect();
-        has_the_account_of_the_simulated_gpu(&folder, &image);
-    }
+    JOBS.iter().for_each(|job| has_the_account_of_the_simulated_gpu(&folder, job));
+    // The last batch of an epoch is a smaller one.
+    let image = image_job(&folder);
+    let image: Vec<&str> = image.iter().map(String::as_str).chain(["--epochs", "3"]).collect();
+    has_the_account_of_the_simulated_gpu(&folder, &image);
 }
 
-/// Starts a job of captured steps that would go on for long, and sends it a signal once it has saved. `None` where nothing
-/// can run.
-fn interrupted(folder: &Folder, job: &[&str], signal: &str, saved: &str) -> Option<Output> {
-    let mut command = on_standin(folder)?;
+/// Starts a job of captured steps that would go on for long, and sends it a signal once it has saved.
+fn interrupted(folder: &Folder, job: &[&str], signal: &str, saved: &str) -> Output {
+    let mut command = on_standin(folder);
     let args = ["--save-every", "7", "--capture", "--device", "cuda", "--no-live", "--json", "--save", saved];
     command.arg("train").args(job).args(args);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
@@ -122,12 +110,7 @@ fn interrupted(folder: &Folder, job: &[&str], signal: &str, saved: &str) -> Opti
     }
     let sent = Command::new("kill").args([signal, &child.id().to_string()]).status();
     assert!(sent.expect("kill runs").success() || signal == "-KILL");
-    let output = child.wait_with_output().expect("an end");
-    if stderr(&output).contains("NVRTC") {
-        skipped(stderr(&output));
-        return None;
-    }
-    Some(output)
+    child.wait_with_output().expect("an end")
 }
 
 /// One job of each kind.
@@ -140,6 +123,7 @@ fn jobs(folder: &Folder) -> [Vec<String>; 3] {
     ]
 }
 
+#[needs(nvrtc)]
 #[test]
 fn ctrl_c_in_captured_steps_saves_and_ends_cleanly() {
     let folder = Folder::new("train-cuda-signal");
@@ -147,18 +131,18 @@ fn ctrl_c_in_captured_steps_saves_and_ends_cleanly() {
         let job: Vec<&str> = job.iter().map(String::as_str).collect();
         let saved = folder.file(&format!("saved-{}", job[0]));
         let long = [&job[..], &["--steps", "100000000"]].concat();
-        let Some(output) = interrupted(&folder, &long, "-INT", &saved) else { return };
+        let output = interrupted(&folder, &long, "-INT", &saved);
         assert_eq!(output.status.code(), Some(130), "{job:?}: {}", stderr(&output));
         let run = json(&output);
         assert_eq!((&run["verdict"], &run["signal"]), (&"stopped".into(), &"SIGINT".into()));
         let steps = (run["steps"].as_u64().expect("steps") + 5).to_string();
         let resumed = [&job[..], &["--steps", &steps]].concat();
-        let resumed =
-            train(&folder, &resumed, "cuda", &["--capture", "--resume", &saved]).expect("as before");
+        let resumed = train(&folder, &resumed, "cuda", &["--capture", "--resume", &saved]);
         assert_eq!(json(&resumed)["steps"].as_u64(), steps.parse().ok(), "{job:?}");
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn a_kill_in_captured_steps_leaves_a_save_that_is_whole() {
     let folder = Folder::new("train-cuda-kill");
@@ -166,27 +150,25 @@ fn a_kill_in_captured_steps_leaves_a_save_that_is_whole() {
         let job: Vec<&str> = job.iter().map(String::as_str).collect();
         let saved = folder.file(&format!("saved-{}", job[0]));
         let long = [&job[..], &["--steps", "100000000"]].concat();
-        let Some(output) = interrupted(&folder, &long, "-KILL", &saved) else { return };
+        let output = interrupted(&folder, &long, "-KILL", &saved);
         assert_eq!(output.status.signal(), Some(9), "{job:?}: {}", stderr(&output));
         // It goes on from there.
         let again = folder.file(&format!("again-{}", job[0]));
         let resumed = [&long[..], &["--resume", &saved]].concat();
-        let output = interrupted(&folder, &resumed, "-INT", &again).expect("as before");
+        let output = interrupted(&folder, &resumed, "-INT", &again);
         assert_eq!(output.status.code(), Some(130), "{job:?}: {}", stderr(&output));
         assert!(json(&output)["steps"].as_u64() > Some(7), "{job:?}");
     }
 }
 
-/// The folder of NVRTC that a Python on the PATH brings.
+/// The folder of NVRTC that this Python brings.
 fn folder_of_nvrtc() -> Option<PathBuf> {
-    let path = std::env::var_os("PATH")?;
-    let environments = std::env::split_paths(&path).filter(|bin| bin.join("python3").exists());
     let listed = |folder: &Path| {
         let entries = std::fs::read_dir(folder).into_iter().flatten();
         entries.filter_map(|entry| Some(entry.ok()?.path())).collect::<Vec<_>>()
     };
-    environments
-        .flat_map(|bin| listed(&bin.join("../lib")))
+    listed(&environment_of_python()?.join("lib"))
+        .iter()
         .flat_map(|python| listed(&python.join("site-packages/nvidia")))
         .map(|package| package.join("lib"))
         .find(|libraries| {
@@ -195,11 +177,12 @@ fn folder_of_nvrtc() -> Option<PathBuf> {
         })
 }
 
+#[needs(nvrtc)]
 #[test]
 fn training_without_cudnn_says_once_that_convolutions_are_slow() {
     let folder = Folder::new("train-cuda-plain");
-    let Some(nvrtc) = folder_of_nvrtc() else { return skipped("no Python on the PATH brings NVRTC") };
-    let Some(mut command) = on_standin(&folder) else { return };
+    let nvrtc = folder_of_nvrtc().expect("NVRTC");
+    let mut command = on_standin(&folder);
     std::fs::remove_file(folder.0.join("libcudnn.so.9")).expect("a link");
     // A Python that brings NVRTC alone.
     let packages = folder.0.join("env/lib/python3.12/site-packages/nvidia/cuda_nvrtc");

@@ -1,13 +1,13 @@
 //! `plimsoll train gpt`, and what all trainings have in common: `--save`, `--resume`, signals, `--dtype`, `--steps`.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
-
 use std::fs;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+
+use plimsoll_needs::needs;
 
 mod program;
 use program::{Folder, json, plimsoll, stderr, stdout};
@@ -295,13 +295,10 @@ fn a_long_run_on_the_simulated_device_ends_when_its_rounds_repeat() {
     );
 }
 
+#[needs(shared_data)]
 #[test]
 fn tiny_shakespeare_is_learned_if_it_is_there() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/tinyshakespeare/input.txt");
-    if !file.is_file() {
-        eprintln!("skipped: no tiny Shakespeare in ../shared/data/tinyshakespeare");
-        return;
-    }
     let run = result(&["--data", &file.display().to_string(), "--steps", "20"]);
     assert_eq!((&run["job"]["tokens"], &run["job"]["vocabulary"]), (&1_115_394.into(), &65.into()));
 }

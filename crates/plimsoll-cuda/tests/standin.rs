@@ -1,43 +1,40 @@
 //! The edge on the stand-in device: the same calls and the same memory as on a GPU, without one.
 //!
 //! The loader's path is read when a process starts, so each test starts this program once more with the stand-in's library
-//! in the place of the driver. Skipped where that library is not built: `cargo build -p plimsoll-standin`.
+//! in the place of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
 
 #![cfg(target_os = "linux")]
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
 
 use plimsoll_alloc::{Driver, StreamId, driver_suite};
 use plimsoll_cuda::{Args, CudaError, CudaMemory, Fault, Gpu, Launch, Search, Source, Step, compile};
+use plimsoll_needs::needs;
 
 const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
 
-/// Says why a test is skipped: to stderr itself, because `eprintln!` of a test that passes is not shown.
-fn skipped(why: impl std::fmt::Display) {
-    let thread = std::thread::current();
-    let _ = writeln!(std::io::stderr(), "{}: skipped: {why}", thread.name().unwrap_or_default());
+/// The environment of the Python that `PLIMSOLL_PYTORCH` names: NVRTC is looked for there.
+fn environment_of_python() -> Option<PathBuf> {
+    let python = PathBuf::from(std::env::var("PLIMSOLL_PYTORCH").ok()?.split_whitespace().next()?);
+    Some(python.parent()?.parent()?.to_path_buf())
 }
 
-/// Runs one test of this file again, with the stand-in as the driver. None where it is not built.
-fn on_standin(test: &str, environment: &[(&str, &str)]) -> Option<Output> {
+/// Runs one test of this file again, with the stand-in as the driver.
+fn on_standin(test: &str, environment: &[(&str, &str)]) -> Output {
     let own = std::env::current_exe().expect("this program");
-    let library = own.ancestors().nth(2).expect("the build's folder").join("libplimsoll_standin.so");
-    if !library.is_file() {
-        skipped(format!("{} is not built (`cargo build -p plimsoll-standin`)", library.display()));
-        return None;
-    }
+    let library = own.with_file_name(plimsoll_standin::place::LIBRARY); // Cargo puts it beside the tests
     let folder: PathBuf = std::env::temp_dir().join(format!("plimsoll-edge-{}-{test}", std::process::id()));
     std::fs::create_dir_all(&folder).expect("a folder");
     std::os::unix::fs::symlink(&library, folder.join("libcuda.so.1")).expect("a link");
     let mut command = Command::new(own);
     command.args(["--exact", test, "--nocapture"]).env(INNER, "1").env("LD_LIBRARY_PATH", &folder);
+    command.envs(environment_of_python().map(|folder| ("VIRTUAL_ENV", folder)));
     command.env("XDG_CACHE_HOME", &folder).envs(environment.iter().copied());
     let output = command.output().expect("this program again");
     std::fs::remove_dir_all(&folder).expect("the folder");
-    Some(output)
+    output
 }
 
 /// Whether this is the second process; the first one starts it and expects it to pass.
@@ -45,12 +42,10 @@ fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
     if std::env::var_os(INNER).is_some() {
         return true;
     }
-    if let Some(output) = on_standin(test, environment) {
-        let text =
-            String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{text}");
-        text.lines().filter_map(|line| line.split_once("skipped: ")).for_each(|(_, why)| skipped(why));
-    }
+    let output = on_standin(test, environment);
+    let text =
+        String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
     false
 }
 
@@ -128,15 +123,12 @@ fn host_memory_is_copied_by_its_address_registered_or_not() {
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn a_kernel_is_compiled_once_and_launched() {
     if is_inner("a_kernel_is_compiled_once_and_launched", &[]) {
         let gpu = gpu();
         let text = "extern \"C\" __global__ void kernel(T* x, long long n) { if (threadIdx.x < n) x[threadIdx.x] += 1; }";
-        if let Err(error @ CudaError::Missing { .. }) = compile(&Search::from_env(), "test", "", "sm_90") {
-            skipped(error);
-            return;
-        }
         for on in [0, 1] {
             let source = Source::new("add_one", "", text).with("T", "float");
             let args = Args::new().address(0x1000).i64(4);
@@ -210,14 +202,11 @@ fn a_device_older_than_the_kernels_is_refused_with_what_it_is() {
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn a_compiler_older_than_the_device_is_named_with_what_to_install() {
-    let compiled = compile(&Search::from_env(), "test", "", "sm_990");
-    if let Err(CudaError::Missing { .. }) = compiled {
-        skipped("no NVRTC");
-        return;
-    }
-    let error = compiled.expect_err("no such architecture").to_string();
+    let search = Search { environment: environment_of_python(), ..Search::from_env() };
+    let error = compile(&search, "test", "", "sm_990").expect_err("no such architecture").to_string();
     assert!(error.starts_with("NVRTC (") && error.contains("which compiles nothing for sm_990"), "{error}");
     assert!(error.contains("`pip install --upgrade nvidia-cuda-nvrtc"), "{error}");
 }

@@ -2,31 +2,30 @@
 //! and without its values.
 //!
 //! The loader's path is read when a process starts, so each test starts this program once more with the stand-in's library
-//! in the place of the driver. Skipped where that library is not built (`cargo build -p plimsoll-standin`), or NVRTC is not
-//! found: put a Python with PyTorch for CUDA on the PATH.
+//! in the place of the driver. Tests that compile kernels need NVRTC: see `plimsoll-needs`.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
 use std::collections::BTreeSet;
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::Command;
 
+use plimsoll_needs::needs;
 use plimsoll_tensor::op::{AdamStep, Decay, Rule, Slot, optimizer_step, optimizer_step_rounded};
 use plimsoll_tensor::suite::{self, Outcome};
 use plimsoll_tensor::{
     Activation, AttentionOptions, Conv2dOptions, CrossEntropyOptions, DType, Device, Error, Graph,
     MemoryFormat, OPERATORS, SimConfig, Tensor, allow_tf32_in_convolutions, allow_tf32_in_matmul,
-    cuda_kernel_times, cuda_report, pinned,
+    cuda_kernel_times, pinned,
 };
 
 const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
 
-/// Says why a test is skipped: to stderr itself, because `eprintln!` of a test that passes is not shown.
-fn skipped(why: impl std::fmt::Display) {
-    let thread = std::thread::current();
-    let _ = writeln!(std::io::stderr(), "{}: skipped: {why}", thread.name().unwrap_or_default());
+/// The environment of the Python that `PLIMSOLL_PYTORCH` names: NVRTC is looked for there.
+fn environment_of_python() -> Option<PathBuf> {
+    let python = PathBuf::from(std::env::var("PLIMSOLL_PYTORCH").ok()?.split_whitespace().next()?);
+    Some(python.parent()?.parent()?.to_path_buf())
 }
 
 /// Whether this is the second process; the first one starts it and expects it to pass.
@@ -35,11 +34,7 @@ fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
         return true;
     }
     let own = std::env::current_exe().unwrap();
-    let library = own.ancestors().nth(2).unwrap().join("libplimsoll_standin.so");
-    if !library.is_file() {
-        skipped(format!("{} is not built (`cargo build -p plimsoll-standin`)", library.display()));
-        return false;
-    }
+    let library = own.with_file_name(plimsoll_standin::place::LIBRARY); // Cargo puts it beside the tests
     let folder: PathBuf = std::env::temp_dir().join(format!("plimsoll-cuda-{}-{test}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     std::os::unix::fs::symlink(&library, folder.join("libcuda.so.1")).unwrap();
@@ -53,25 +48,14 @@ fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
     command
         .env("XDG_CACHE_HOME", &folder)
         .env("PLIMSOLL_STANDIN_GPU", "H200")
+        .envs(environment_of_python().map(|folder| ("VIRTUAL_ENV", folder)))
         .envs(environment.iter().copied());
     let output = command.output().unwrap();
     std::fs::remove_dir_all(&folder).unwrap();
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
-    text.lines().filter_map(|line| line.split_once("skipped: ")).for_each(|(_, why)| skipped(why));
     false
-}
-
-/// Whether kernels can be compiled; says so where not.
-fn has_compiler() -> bool {
-    match cuda_report(0).unwrap().libraries.nvrtc {
-        Ok(_) => true,
-        Err(error) => {
-            skipped(error);
-            false
-        }
-    }
 }
 
 /// Runs every case of the suite. Values are not looked at: there are none.
@@ -91,9 +75,10 @@ fn launch_everything() {
     assert!(missing.is_empty(), "operators without a kernel: {missing:?}");
 }
 
+#[needs(nvrtc)]
 #[test]
 fn every_operator_compiles_and_is_launched_for_hopper() {
-    if is_inner("every_operator_compiles_and_is_launched_for_hopper", &[]) && has_compiler() {
+    if is_inner("every_operator_compiles_and_is_launched_for_hopper", &[]) {
         launch_everything();
     }
 }
@@ -101,21 +86,22 @@ fn every_operator_compiles_and_is_launched_for_hopper() {
 /// Compiles every kernel for GPUs of these compute capabilities, each in a process of its own.
 fn compile_for(test: &str, capabilities: &[&str]) {
     for capability in capabilities {
-        if is_inner(test, &[("PLIMSOLL_STANDIN_CC", *capability)]) && has_compiler() {
+        if is_inner(test, &[("PLIMSOLL_STANDIN_CC", *capability)]) {
             launch_everything();
             return;
         }
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn every_operator_compiles_for_the_oldest_and_the_newest_architecture() {
     compile_for("every_operator_compiles_for_the_oldest_and_the_newest_architecture", &["7.5", "12.0"]);
 }
 
-/// Some minutes: `cargo test -p plimsoll-tensor --test cuda -- --ignored`.
+/// Some minutes.
+#[needs(nvrtc, nightly)]
 #[test]
-#[ignore = "compiles every kernel for each architecture between"]
 fn every_operator_compiles_for_the_architectures_between() {
     compile_for("every_operator_compiles_for_the_architectures_between", &["8.0", "8.6", "8.9", "10.0"]);
 }
@@ -195,10 +181,11 @@ fn train_perceptrons(device: &Device) {
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn a_perceptron_is_computed_again_in_place_and_needs_the_memory_of_the_simulated_device() {
     let test = "a_perceptron_is_computed_again_in_place_and_needs_the_memory_of_the_simulated_device";
-    if is_inner(test, &[]) && has_compiler() {
+    if is_inner(test, &[]) {
         with_equal_peaks(train_perceptrons);
     }
 }
@@ -229,10 +216,11 @@ fn with_equal_peaks(work: impl Fn(&Device)) -> (Device, Device) {
     (gpu, sim)
 }
 
+#[needs(nvrtc)]
 #[test]
 fn kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated() {
     let test = "kernels_of_short_floats_compile_and_no_matrix_of_scores_is_allocated";
-    if is_inner(test, &[]) && has_compiler() {
+    if is_inner(test, &[]) {
         let (_, sim) = with_equal_peaks(train_in_short_floats);
         // A matrix of scores of one head of one sequence has 600 × 600 elements.
         let x = Tensor::zeros(&[8, 4, 600, 64], &sim).unwrap().to_dtype(DType::BF16).unwrap();
@@ -267,25 +255,28 @@ fn attend_in_short_floats(device: &Device) {
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn attention_by_tiles_compiles_with_wgmma_and_needs_the_memory_of_the_simulated_device() {
     let test = "attention_by_tiles_compiles_with_wgmma_and_needs_the_memory_of_the_simulated_device";
-    if is_inner(test, &[]) && has_compiler() {
+    if is_inner(test, &[]) {
         with_equal_peaks(attend_in_short_floats);
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn attention_by_tiles_compiles_where_there_is_no_wgmma() {
     let test = "attention_by_tiles_compiles_where_there_is_no_wgmma";
-    if is_inner(test, &[("PLIMSOLL_STANDIN_CC", "8.9")]) && has_compiler() {
+    if is_inner(test, &[("PLIMSOLL_STANDIN_CC", "8.9")]) {
         attend_in_short_floats(&Device::cuda(0).unwrap());
     }
 }
 
+#[needs(nvrtc)]
 #[test]
 fn functions_of_whole_numbers_compile() {
-    if !is_inner("functions_of_whole_numbers_compile", &[]) || !has_compiler() {
+    if !is_inner("functions_of_whole_numbers_compile", &[]) {
         return;
     }
     let device = Device::cuda(0).unwrap();
@@ -347,10 +338,11 @@ fn capture_and_replay(device: &Device) {
     drop((graph, loss));
 }
 
+#[needs(nvrtc)]
 #[test]
 fn a_captured_step_has_the_memory_of_the_simulated_device() {
     let test = "a_captured_step_has_the_memory_of_the_simulated_device";
-    if is_inner(test, &[]) && has_compiler() {
+    if is_inner(test, &[]) {
         let (gpu, sim) = with_equal_peaks(capture_and_replay);
         gpu.empty_cache().unwrap();
         sim.empty_cache().unwrap();
@@ -389,10 +381,11 @@ fn work_of(op: &str, program: impl FnOnce()) -> Vec<String> {
     times.into_iter().filter(|time| time.op.starts_with(op)).map(|time| time.work).collect()
 }
 
+#[needs(nvrtc)]
 #[test]
 fn convolutions_of_small_images_run_on_tensor_cores_with_the_memory_of_the_simulated_device() {
     let test = "convolutions_of_small_images_run_on_tensor_cores_with_the_memory_of_the_simulated_device";
-    if is_inner(test, &[]) && has_compiler() {
+    if is_inner(test, &[]) {
         let (gpu, _) = with_equal_peaks(convolve_small_images);
         let by_cudnn =
             |work: &String| ["Forward", "ToInput", "ToWeight"].iter().any(|pass| work.starts_with(pass));

@@ -3,10 +3,9 @@
 //! `corpus/` keeps the first 1,200 rows of one stream of each kind and 30 programs. The whole corpus is read
 //! from `shared/conformance` beside the repository, where there is one.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
-
 use std::path::{Path, PathBuf};
 
+use plimsoll_needs::needs;
 use plimsoll_trace::conformance::{self, Unreadable};
 
 fn here(path: &str) -> PathBuf {
@@ -35,13 +34,10 @@ fn the_kept_slice_of_the_corpus_replays_without_a_difference() {
     assert!(files == 17 && rows > 20_000, "{files} files, {rows} rows");
 }
 
+#[needs(shared_conformance)]
 #[test]
 fn the_whole_corpus_replays_without_a_difference() {
     let folder = here("../../../shared/conformance");
-    if !folder.is_dir() {
-        eprintln!("skipped: no corpus beside the repository");
-        return;
-    }
     let (files, rows) = replay_all(&folder);
     assert!(files >= 33 && rows >= 34_130 + 32 * 1000, "{files} files, {rows} rows");
 }

@@ -4,6 +4,7 @@ mod files;
 mod recorder;
 
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
+use plimsoll_needs::needs;
 use plimsoll_trace::explain::{DeviceAnalysis, Fragmentation, Ledger, Origins, Part, Passes, Purposes};
 use plimsoll_trace::snapshot::{Action, Event, EventIndex, Frame, LifeIndex, Snapshot, StackId};
 use plimsoll_trace::timeline::Timeline;
@@ -76,6 +77,7 @@ fn ledgers_at_any_moment_are_those_of_the_allocator() {
     }
 }
 
+#[needs(shared_snapshots)]
 #[test]
 fn ledgers_of_made_recordings_show_the_figures_of_pytorch() {
     for (name, snapshot, figures) in files::made() {

@@ -2,9 +2,11 @@
 
 mod files;
 
+use plimsoll_needs::needs;
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
 
+#[needs(shared_snapshots)]
 #[test]
 fn the_peaks_of_a_replay_are_pytorchs_to_the_byte() {
     for (name, snapshot, figures) in files::made() {

@@ -4,6 +4,7 @@
 mod files;
 
 use plimsoll_alloc::{Addr, StreamId};
+use plimsoll_needs::needs;
 use plimsoll_trace::snapshot::{Action, Block, BlockState, Event, Segment, SegmentType, Snapshot, StackId};
 use plimsoll_trace::timeline::{EventIndex, Quality, Timeline};
 
@@ -45,6 +46,7 @@ fn every_recording_ends_in_the_state_that_its_snapshot_shows() {
     }
 }
 
+#[needs(shared_snapshots)]
 #[test]
 fn a_recording_from_the_start_has_pytorchs_peaks_but_for_what_blocks_are_larger() {
     for (name, snapshot, figures) in files::made() {

@@ -3,11 +3,13 @@
 
 mod files;
 
+use plimsoll_needs::needs;
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Options, Origins, Rest, StillNeeded};
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 
+#[needs(shared_snapshots)]
 #[test]
 fn a_recording_from_the_start_simulated_under_its_own_settings_is_the_recorded_one() {
     for (name, snapshot, figures) in files::made() {

@@ -1,6 +1,6 @@
 //! The program as its users meet it: a process, its streams and its exit code; and folders to work in.
 
-#![allow(dead_code, clippy::print_stderr, reason = "each test uses a part; one that skips says so")]
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 //! A program of PyTorch's and the Python that runs it under `plimsoll predict`, for the tests that need both.
 
-#![allow(dead_code, clippy::print_stderr, reason = "each test uses a part; one that skips says so")]
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::fs;
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
 
@@ -16,28 +16,12 @@ pub(crate) struct Torch {
 }
 
 impl Torch {
-    /// Nothing where there is no PyTorch, which is said.
-    pub(crate) fn new(name: &str, program: &str) -> Option<Torch> {
-        let Ok(python) = std::env::var("PLIMSOLL_PYTORCH") else {
-            eprintln!("skipped: PLIMSOLL_PYTORCH does not name a Python with PyTorch");
-            return None;
-        };
+    /// For tests with `#[needs(pytorch)]`.
+    pub(crate) fn new(name: &str, program: &str) -> Torch {
+        let python = std::env::var("PLIMSOLL_PYTORCH").expect("a test that needs PyTorch");
         let folder = Folder::new(&format!("predict-{name}"));
         fs::write(folder.file("train.py"), program).expect("a program");
-        Some(Torch { folder, python: python.split_whitespace().map(str::to_owned).collect() })
-    }
-
-    /// Whether this Python has a package; if not, that is said.
-    pub(crate) fn has(&self, package: &str) -> bool {
-        let found = Command::new(&self.python[0])
-            .args(&self.python[1..])
-            .args(["-c", &format!("import {package}")])
-            .output();
-        let has = found.is_ok_and(|output| output.status.success());
-        if !has {
-            eprintln!("skipped: {} has no {package}", self.python.join(" "));
-        }
-        has
+        Torch { folder, python: python.split_whitespace().map(str::to_owned).collect() }
     }
 
     pub(crate) fn predict(&self, options: &[&str], arguments: &[&str]) -> Output {

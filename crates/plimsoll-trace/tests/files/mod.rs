@@ -1,6 +1,6 @@
 //! The snapshots that tests read: those kept here, and those beside the repository where there are some.
 
-#![allow(dead_code, clippy::print_stderr, reason = "each test uses a part; one that skips says so")]
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::{Path, PathBuf};
 
@@ -16,14 +16,12 @@ pub(crate) fn open(path: &Path) -> Snapshot {
     input::open(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// The folders of snapshots: ours, and those beside the repository.
+/// The folders of snapshots: ours, and those beside the repository, where there are some.
 fn folders() -> Vec<PathBuf> {
     let mut folders = vec![here("tests/snapshots")];
     let shared = here("../../../shared/snapshots");
     if shared.is_dir() {
         folders.extend(["made", "real"].map(|kind| shared.join(kind)));
-    } else {
-        eprintln!("skipped: no snapshots beside the repository");
     }
     folders
 }
