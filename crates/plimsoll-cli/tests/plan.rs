@@ -442,11 +442,11 @@ fn an_interrupted_search_reports_what_it_knows() {
 fn a_plan_for_a_program_that_fails_or_uses_no_gpu_says_so() {
     for (command, code, said) in [("exit 3", 5, "exit status 3"), ("echo hello", 4, "no torch was imported")]
     {
-        let output = plimsoll(&["plan", "--json", "--", "sh", "-c", command]);
+        let output = plimsoll(&["plan", "--gpu", "T4", "--json", "--", "sh", "-c", command]);
         let plan = answer(&output, code);
         assert!(plan["summary"].as_str().is_some_and(|it| it.contains(said)), "{plan}");
     }
-    let output = plimsoll(&["plan", "--timeout=1s", "--", "sleep", "60"]);
+    let output = plimsoll(&["plan", "--gpu", "T4", "--timeout=1s", "--", "sleep", "60"]);
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     assert!(stdout(&output).contains("stopped after 1 s"), "{}", stdout(&output));
 }

@@ -28,8 +28,8 @@ fn what_cannot_be_run_as_asked_is_refused_before_it_runs() {
         (&["predict", "--devices", "256", "--rank", "0", "--", "true"], "--nodes 32 --devices 8"),
         (&["predict", "--devices", "8", "--nodes", "2", "--rank", "16", "--", "true"], "--rank"),
         (&["predict", "--devices", "8", "--nodes", "2", "--", "true"], "--rank"),
-        (&["predict", "--alloc-conf", "nonsense:1", "--", "true"], "nonsense"),
-        (&["predict", "--find", "N=1..2", "--", "true"], "does not contain {N}"),
+        (&["predict", "--gpu", "T4", "--alloc-conf", "nonsense:1", "--", "true"], "nonsense"),
+        (&["predict", "--gpu", "T4", "--find", "N=1..2", "--", "true"], "does not contain {N}"),
         (&["predict", "--devices", "2", "--rank", "2", "--", "true"], "--rank"),
         (&["predict"], "COMMAND"),
     ] {
@@ -46,26 +46,26 @@ fn a_program_without_torch_is_no_answer_and_one_that_fails_is_a_failure() {
         ("exit 3", 5, "exit status 3"),
         ("kill -9 $$", 5, "signal 9"),
     ] {
-        let output = plimsoll(&["predict", "--json", "--", "sh", "-c", command]);
+        let output = plimsoll(&["predict", "--gpu", "T4", "--json", "--", "sh", "-c", command]);
         assert_eq!(output.status.code(), Some(code), "{command}: {}", stderr(&output));
         let summary = json(&output)["summary"].to_string();
         assert!(summary.contains(said), "{command}: {summary}");
     }
     // What the program prints is not the answer.
-    let output = plimsoll(&["predict", "--", "sh", "-c", "echo hello"]);
+    let output = plimsoll(&["predict", "--gpu", "T4", "--", "sh", "-c", "echo hello"]);
     assert!(stderr(&output).contains("\nhello\n") && !stdout(&output).contains("hello"));
-    let output = plimsoll(&["predict", "--", "no-such-program"]);
+    let output = plimsoll(&["predict", "--gpu", "T4", "--", "no-such-program"]);
     assert_eq!(output.status.code(), Some(5));
-    for verb in ["predict", "plan", "run"] {
-        let output = plimsoll(&[verb, "--", "no-such-program.py"]);
-        assert_eq!(output.status.code(), Some(5), "{verb}");
+    for verb in [&["predict", "--gpu", "T4"][..], &["plan", "--gpu", "T4"], &["run"]] {
+        let output = plimsoll(&[verb, &["--", "no-such-program.py"]].concat());
+        assert_eq!(output.status.code(), Some(5), "{verb:?}");
         assert!(stderr(&output).contains("; try: python no-such-program.py"), "{}", stderr(&output));
     }
 }
 
 #[test]
 fn everything_that_was_started_ends_with_plimsoll_also_if_it_is_killed() {
-    for args in [&["predict"][..], &["plan", "--gpu", "T4"], &["run", "--ranks", "2"]] {
+    for args in [&["predict", "--gpu", "T4"][..], &["plan", "--gpu", "T4"], &["run", "--ranks", "2"]] {
         let folder = Folder::new(&format!("killed-{}", args[0]));
         let pids = folder.file("pids");
         // A process in a session of its own, as torchrun's are.
@@ -174,7 +174,8 @@ fn memory_that_ran_out_and_other_failures_have_different_verdicts() {
     let out = report("out", 4);
     assert!(out["line"].as_str().is_some_and(|line| line.contains("train.py:5")), "{out}");
     assert_eq!((&out["asked_bytes"], &out["caught"]), (&(4_u64 << 30).into(), &false.into()));
-    assert_eq!(report("caught", 4)["caught"], true);
+    let caught = report("caught", 0);
+    assert_eq!((&caught["is"], &caught["caught_requests"]), (&"fits".into(), &1.into()));
     let read = report("read", 5);
     assert!(read["hint"].as_str().is_some_and(|hint| hint.contains("read back")), "{read}");
     let own = report("own", 5);
@@ -432,7 +433,7 @@ fn a_signal_or_a_timeout_ends_the_run_with_a_report_and_no_process_is_left() {
     fs::create_dir(&temporary).expect("a folder");
     let python = torch.python.iter().map(String::as_str);
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command.args(["predict", "--json", "--"]).args(python).arg(torch.folder.file("train.py"));
+    command.args(["predict", "--gpu", "T4", "--json", "--"]).args(python).arg(torch.folder.file("train.py"));
     let child = command.env("TMPDIR", &temporary).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let mut child = child.expect("it starts");
     // Once the program has begun.

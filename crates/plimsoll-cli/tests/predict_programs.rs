@@ -18,7 +18,11 @@ fn predict(name: &str, program: &str, options: &[&str], environment: &[(&str, &s
     let file = folder.file("train.py");
     fs::write(&file, program).expect("a program");
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
-    command.arg("predict").args(options).arg("--").args(python.split_whitespace()).arg(file);
+    command.arg("predict");
+    if !options.iter().any(|option| option.starts_with("--gpu")) {
+        command.args(["--gpu", "A100-80GB"]);
+    }
+    command.args(options).arg("--").args(python.split_whitespace()).arg(file);
     command.envs(environment.iter().copied()).output().expect("the program starts")
 }
 
@@ -30,7 +34,17 @@ fn answer(output: &Output, code: i32) -> Value {
 
 #[test]
 fn a_page_into_a_missing_folder_fails_before_the_run() {
-    let output = plimsoll(&["predict", "--html", "no-such-folder/page.html", "--", "sh", "-c", "echo ran"]);
+    let output = plimsoll(&[
+        "predict",
+        "--gpu",
+        "T4",
+        "--html",
+        "no-such-folder/page.html",
+        "--",
+        "sh",
+        "-c",
+        "echo ran",
+    ]);
     assert_eq!(output.status.code(), Some(3), "{}", stderr(&output));
     assert!(stderr(&output).contains("there is no folder no-such-folder"), "{}", stderr(&output));
     assert!(!stderr(&output).contains("ran\n"), "{}", stderr(&output));

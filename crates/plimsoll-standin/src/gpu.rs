@@ -8,6 +8,7 @@ use std::ffi::{CStr, OsStr, c_char};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_gpu::{GPUS, Gpu};
 
@@ -34,6 +35,8 @@ pub(crate) struct Setup {
     pub(crate) gpu: Gpu,
     /// Memory of each device, unless this process took another.
     memory_bytes: u64,
+    /// Bytes of each device that the program is not told of.
+    beyond_bytes: AtomicU64,
     /// The part of it that each process uses for its context.
     context_bytes: u64,
     /// The number of devices of the machine.
@@ -59,6 +62,7 @@ impl Setup {
         Setup {
             gpu,
             memory_bytes: gpu.memory_bytes,
+            beyond_bytes: AtomicU64::new(0),
             context_bytes: 0,
             in_the_machine: devices,
             visible: (0..devices).collect(),
@@ -79,6 +83,8 @@ impl Setup {
         let devices = settings::value(settings::DEVICES, "8", |text| text.parse().ok()).unwrap_or(1);
         let mut setup = Setup::of(capability.unwrap_or(gpu), devices);
         setup.memory_bytes = memory.unwrap_or(gpu.memory_bytes);
+        let beyond = settings::value(settings::BEYOND, "549755813888 (bytes)", |text| text.parse().ok());
+        setup.beyond_bytes = AtomicU64::new(beyond.unwrap_or(0));
         setup.context_bytes = context.unwrap_or(0).min(setup.memory_bytes);
         let addresses = settings::value(settings::ADDRESSES, "driver (or up)", |text| match text {
             "up" => Some(Addresses::Up),
@@ -127,7 +133,8 @@ impl Setup {
     /// does not fit beside the other processes' bytes.
     pub(crate) fn note(&self, device: usize, used_bytes: u64) -> bool {
         let bytes = used_bytes.saturating_add(self.context_bytes);
-        share::note(self.visible[device], bytes, self.size_bytes())
+        let limit_bytes = self.size_bytes().saturating_add(self.beyond_bytes.load(Ordering::Relaxed));
+        share::note(self.visible[device], bytes, limit_bytes)
     }
 
     /// CUDA's number of a device of the machine, if this process sees it.
@@ -200,6 +207,12 @@ unsafe extern "C" fn plimsoll_standin_take(memory_bytes: u64, folder: *const c_c
         let folder = unsafe { CStr::from_ptr(folder) };
         share::take(Path::new(OsStr::from_bytes(folder.to_bytes())));
     }
+}
+
+/// Gives each device this many bytes beyond what it reports. For hooks inside the process.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_extend(bytes: u64) {
+    setup().beyond_bytes.store(bytes, Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `PLIMSOLL_STANDIN_GPU` | a name from [`plimsoll_gpu::GPUS`], as `H100` | `A100-80GB` |
 //! | `PLIMSOLL_STANDIN_MEMORY` | the device's memory in bytes | the GPU's |
+//! | `PLIMSOLL_STANDIN_BEYOND` | bytes that each device has beyond what it reports | 0 |
 //! | `PLIMSOLL_STANDIN_CONTEXT` | bytes of that memory for each process's CUDA context | 0 |
 //! | `PLIMSOLL_STANDIN_SHARED` | the folder through which processes share the devices: `share.rs` | devices are not
 //! shared |
@@ -25,6 +26,8 @@ use std::sync::OnceLock;
 pub const GPU: &str = "PLIMSOLL_STANDIN_GPU";
 /// Memory of each device, in bytes.
 pub const MEMORY: &str = "PLIMSOLL_STANDIN_MEMORY";
+/// Bytes that each device has beyond what it reports: the program learns of the GPU what is true, and does not run out there.
+pub const BEYOND: &str = "PLIMSOLL_STANDIN_BEYOND";
 /// Bytes of it for each process's CUDA context.
 pub const CONTEXT: &str = "PLIMSOLL_STANDIN_CONTEXT";
 /// The folder through which processes share the devices.

@@ -53,7 +53,7 @@ def test_a_program_that_does_not_fit_is_an_answer(program):
 
 def test_a_program_that_fails_is_an_exception_with_its_traceback(program):
     with pytest.raises(plimsoll.ProgramError) as caught:
-        plimsoll.predict([program, "fails"], whole=True)
+        plimsoll.predict([program, "fails"], gpu="L4", whole=True)
     if sys.version_info >= (3, 11):
         assert any("KeyError: 'mine'" in note for note in caught.value.__notes__)
 
@@ -68,8 +68,8 @@ def test_tests_with_a_memory_mark_run_without_a_gpu(tmp_path):
         "    torch.empty(int(os.environ['SIZE']) << 20, dtype=torch.uint8, device='cuda')\n"
     )
     command = [sys.executable, "-m", "pytest", "-p", "plimsoll.pytest_plugin", "-p", "no:cacheprovider", path]
-    assert plimsoll.predict(command, whole=True, env={"SIZE": "50"})["verdict"]["is"] == "fits"
+    assert plimsoll.predict(command, gpu="A100-80GB", whole=True, env={"SIZE": "50"})["verdict"]["is"] == "fits"
     with pytest.raises(plimsoll.ProgramError) as caught:
-        plimsoll.predict(command, whole=True, env={"SIZE": "200"})
+        plimsoll.predict(command, gpu="A100-80GB", whole=True, env={"SIZE": "200"})
     if sys.version_info >= (3, 11):
         assert any("at most 200.00 MiB were allocated" in note for note in caught.value.__notes__)

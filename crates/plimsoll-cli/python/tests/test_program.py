@@ -57,7 +57,7 @@ def test_an_option_that_is_not_understood_is_a_usage_error():
 
 def test_a_program_that_fails_is_an_exception_with_its_answer():
     with pytest.raises(plimsoll.ProgramError) as caught:
-        plimsoll.predict(["no-such-program"])
+        plimsoll.predict(["no-such-program"], gpu="T4")
     assert caught.value.exit_code == 5
 
 

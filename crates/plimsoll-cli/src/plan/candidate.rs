@@ -61,6 +61,11 @@ impl Candidate {
         self.fits == Some(true) && !self.is_tight && !self.is_close && self.is_effective()
     }
 
+    /// Bytes of pinned host memory for what it moves there in a step.
+    pub(super) fn pinned_bytes(&self) -> u64 {
+        self.trial.technique("offload").map_or(0, |it| it.bytes)
+    }
+
     /// What its headroom is called where it is small.
     pub(super) fn room(&self) -> &'static str {
         match (self.fits, self.is_tight, self.is_close) {

@@ -24,6 +24,7 @@ pub(super) fn render(plan: &Plan) -> String {
             "peak_allocated_bytes": it.allocated_bytes,
             "peak_reserved_bytes": it.reserved_bytes,
             "contents": it.contents,
+            "peak": it.peak,
         })),
         "batch": plan.batch,
         "largest_batch": plan.largest.iter().map(|it| json!({
@@ -63,6 +64,7 @@ fn row(candidate: &Candidate) -> Value {
         "estimated_step_seconds": cost.map(|cost| cost.step_s),
         "extra_flops": cost.map(|cost| cost.extra_flops),
         "pcie_bytes": cost.map(|cost| cost.pcie_bytes),
+        "pinned_host_bytes": candidate.pinned_bytes(),
         "wire_bytes": cost.map(|cost| cost.wire_bytes),
         "techniques": trial.techniques.iter().map(|it| json!({
             "name": it.name, "applied": it.applied, "detail": it.detail,

@@ -44,9 +44,9 @@ use crate::techniques::Numbers;
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
 pub(crate) struct PlanArgs {
-    /// The GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB
-    #[arg(long, value_name = "NAME|SIZE", default_value = "A100-80GB")]
-    gpu: String,
+    /// The GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB [default: this machine's]
+    #[arg(long, value_name = "NAME|SIZE")]
+    gpu: Option<String>,
     /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU nearest in size]
     #[arg(long, value_name = "X.Y")]
     cc: Option<String>,
@@ -145,6 +145,7 @@ struct Plan {
 
 /// Plans; returns the report for stdout.
 pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
+    let wanted = batch::wanted(args)?;
     let program = program(args, args.command.clone());
     let target = program.target()?;
     let numbers = match args.numbers {
@@ -152,7 +153,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
         Allowed::Rounding => Numbers::Rounding,
         Allowed::Changed => Numbers::Changed,
     };
-    let mut plan = match batch::wanted(args)? {
+    let mut plan = match wanted {
         None => {
             let goal = args.goal.unwrap_or(Goal::Fit);
             search(&program, &target, Wish { goal, numbers }, args.within)?
@@ -182,7 +183,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
         alloc_conf: args.alloc_conf.clone(),
         timeout: args.timeout,
         assume: args.assume.clone(),
-        records: args.json,
+        records: true,
     }
 }
 

@@ -48,6 +48,12 @@ pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
     if let Some(note) = &plan.checked {
         let _ = writeln!(out, "{note}");
     }
+    if let Some(other) = other(plan) {
+        let _ = writeln!(out, "{other}");
+    }
+    if let Some(peak) = plan.planned.as_ref().and_then(|it| it.peak.as_ref()) {
+        let _ = writeln!(out, "the peak that remains is {peak}");
+    }
     let ran: Vec<&Candidate> = plan.candidates.iter().filter(|it| it.objection().is_none()).collect();
     if !ran.is_empty() {
         table(&mut out, plan, &ran, whole_bytes);
@@ -174,6 +180,24 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
+/// The set that is chosen over a faster one because it has room, or that has room where the chosen one has none: both are named.
+fn other(plan: &Plan) -> Option<String> {
+    let chosen = plan.chosen().filter(|it| it.fits == Some(true) && plan.goal == Goal::Fit)?;
+    let all = plan
+        .candidates
+        .iter()
+        .filter(|it| it.set != chosen.set && it.fits == Some(true) && it.is_effective());
+    let slower = |it: &Candidate| slower(plan.base_cost(), it.cost);
+    if chosen.has_room() {
+        let faster = all.filter(|it| !it.has_room() && it.step_s() < chosen.step_s());
+        let fastest = faster.min_by(|a, b| a.step_s().total_cmp(&b.step_s()))?;
+        return Some(format!("at the limit, and not chosen: {}{}", named(fastest), slower(fastest)));
+    }
+    let roomy = all.filter(|it| it.has_room()).min_by(|a, b| a.step_s().total_cmp(&b.step_s()))?;
+    let numbers = roomy.set.numbers().name();
+    Some(format!("with room to spare: {}{}, numbers {numbers}", named(roomy), slower(roomy)))
+}
+
 /// The verdict of a search for the largest batch.
 fn largest(plan: &Plan) -> String {
     let sentences = plan.largest.iter().map(Largest::sentence).collect::<Vec<_>>().join(", ");
@@ -233,8 +257,8 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
     let name_width = ran.iter().map(|it| named(it).len()).max().unwrap_or(0).max("set".len());
     let _ = writeln!(
         out,
-        "\n{BOLD}{:<name_width$}  {:>12}  {:>12}  {:>17}  {:>11}  {:>11}  {:>9}  numbers{RESET}",
-        "set", "allocated", "reserved", "headroom", "extra FLOPs", "PCIe a step", "time"
+        "\n{BOLD}{:<name_width$}  {:>12}  {:>12}  {:>17}  {:>11}  {:>11}  {:>11}  {:>9}  numbers{RESET}",
+        "set", "allocated", "reserved", "headroom", "extra FLOPs", "PCIe a step", "pinned host", "time"
     );
     let base = plan.base_cost();
     for it in ran {
@@ -250,6 +274,7 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         } else {
             format!("{:.1} T", cost.extra_flops as f64 / 1e12)
         };
+        let pinned = if it.pinned_bytes() == 0 { "0".to_owned() } else { size(it.pinned_bytes()) };
         let pcie = if cost.pcie_bytes == 0 { "0".to_owned() } else { size(cost.pcie_bytes) };
         let time = match (it.cost, base) {
             (Some(cost), Some(base)) if base.step_s > 0.0 => format!("×{:.2}", cost.step_s / base.step_s),
@@ -258,7 +283,7 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         let mark = if plan.chosen().is_some_and(|chosen| chosen.set == it.set) { "  <" } else { "" };
         let _ = writeln!(
             out,
-            "{:<name_width$}  {:>12}  {:>12}  {:>17}  {flops:>11}  {pcie:>11}  {time:>9}  {}{mark}",
+            "{:<name_width$}  {:>12}  {:>12}  {:>17}  {flops:>11}  {pcie:>11}  {pinned:>11}  {time:>9}  {}{mark}",
             named(it),
             size(trial.allocated_bytes),
             size(trial.reserved_bytes),

@@ -8,8 +8,10 @@ use plimsoll_trace::explain::{Cause, DeviceExplanation, Options};
 use plimsoll_trace::render::words;
 use plimsoll_trace::whatif::SETTINGS;
 
-use super::failed::failed;
 use super::gpu::{Target, Workspaces};
+use super::grows::Growth;
+use super::judge::{caught, with_growth, without_shortage};
+use super::need::Need;
 use super::reads::Read;
 use super::report::{Peaks, ProcessState, Refusal, Report};
 use super::run::Ended;
@@ -32,15 +34,23 @@ pub(super) struct Outcome {
     pub(super) with_warm_caches: Option<Without>,
     /// The result with zero in place of the assumed values, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
+    /// The last request that failed, also if the program caught that.
+    pub(super) shortage: Option<Shortage>,
+    /// Memory that grows where the run was cut, if some does.
+    pub(super) growth: Option<Growth>,
+    /// What the program needs, if it ran out and that is known.
+    pub(super) need: Option<Need>,
 }
 
 /// Whether it fits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It fits, with this much of the GPU to spare.
-    Fits { spare_bytes: u64 },
+    /// It fits, with this much of the GPU to spare, after it caught this many requests that ran out of memory.
+    Fits { spare_bytes: u64, caught: u64 },
     /// A request failed.
     RunsOut(Shortage),
+    /// Memory grows, and is out before the program ends, or its end is unknown.
+    Grows(Growth),
     /// A technique of `--with` cannot be applied to the program.
     Refused(Refusal),
     /// The program failed for a reason other than memory: how, and a possible cause.
@@ -100,7 +110,7 @@ impl Verdict {
     pub(super) fn exit(&self) -> Exit {
         match self {
             Verdict::Fits { .. } => Exit::Done,
-            Verdict::RunsOut(_) | Verdict::Unknown(_) => Exit::OutOfMemory,
+            Verdict::RunsOut(_) | Verdict::Grows(_) | Verdict::Unknown(_) => Exit::OutOfMemory,
             Verdict::Refused(_) => Exit::Usage,
             Verdict::Failed { .. } => Exit::Program,
         }
@@ -116,12 +126,19 @@ impl Outcome {
         let worst = worst(reports);
         let judged = worst.map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()?;
         let refusal = reports.iter().find_map(|report| report.refusal.clone());
+        let has_failed = judged.as_ref().is_some_and(|judged| judged.report.failures > 0);
+        let shortage = judged.as_ref().filter(|_| has_failed).and_then(|judged| judged.shortage(ended));
+        let growth = judged.as_ref().and_then(|judged| Growth::of(judged, target));
         let verdict = match (refusal, &judged) {
             (Some(refusal), _) => Verdict::Refused(refusal),
-            (None, Some(judged)) if judged.report.failures > 0 => judged
-                .shortage(ended)
-                .map_or_else(|| judged.report.shortage_without_record(), Verdict::RunsOut),
-            _ => without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks)),
+            (None, Some(judged)) if has_failed && caught(ended, reports) == 0 => {
+                shortage.clone().map_or_else(|| judged.report.shortage_without_record(), Verdict::RunsOut)
+            }
+            _ => {
+                let verdict =
+                    without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks));
+                with_growth(verdict, growth.as_ref(), reports)
+            }
         };
         let reports = reports.iter().filter(|report| report.started).cloned().collect();
         Ok(Outcome {
@@ -131,7 +148,17 @@ impl Outcome {
             without_workspaces: None,
             with_warm_caches: None,
             without_assumptions: None,
+            shortage,
+            growth,
+            need: None,
         })
+    }
+
+    /// The program caught running out of memory and went on, but would have done more with more memory: it gave up.
+    pub(super) fn gave_up(&mut self) {
+        if let (Verdict::Fits { .. }, Some(shortage)) = (&self.verdict, &self.shortage) {
+            self.verdict = Verdict::RunsOut(Shortage { caught: true, ..shortage.clone() });
+        }
     }
 }
 
@@ -189,8 +216,15 @@ impl Outcome {
         let is_failed =
             matches!(self.verdict, Verdict::Failed { .. } | Verdict::Refused(_) | Verdict::Unknown(_));
         let decided = self.reports.iter().flat_map(|report| &report.reads).any(Read::decides);
+        let computed = |report: &Report| {
+            report.captures > 0
+                || !report.loops.is_empty()
+                || !report.growth.is_empty()
+                || !report.warnings.is_empty()
+        };
         !is_failed
             && !decided
+            && !self.reports.iter().any(computed)
             && self.notices().iter().all(|notice| match notice.kind {
                 Kind::Assumed => notice.about == notice::CUDNN && target.workspaces == Workspaces::None,
                 Kind::Refused | Kind::Selected => false,
@@ -245,74 +279,11 @@ impl Judged {
             cause: failure.cause(),
             // A worker process may exit normally and report its failure to its parent.
             caught: self.report.state != ProcessState::Failed
+                && self.report.status == 0
                 && !matches!(ended, Ended::Status(_) | Ended::Signal(_)),
             is_saved_by_caches: failure.stack.is_some_and(|stack| saved[stack.index()]),
         })
     }
-}
-
-/// The verdict if no request failed.
-fn without_shortage(ended: Ended, reports: &[Report], target: &Target, peaks: Option<Peaks>) -> Verdict {
-    let unknown = |why: &str| Verdict::Unknown(why.to_owned());
-    if let Some(report) = reports.iter().find(|report| report.cuda.is_none()) {
-        return Verdict::Unknown(format!(
-            "PyTorch {} is a CPU-only build: install one for CUDA (it needs no GPU), with `pip install torch` on Linux or with \
-             the selector on pytorch.org",
-            report.torch
-        ));
-    }
-    if reports.iter().any(|report| !report.standin) {
-        return unknown(
-            "the stand-in is not loaded in the program: something between plimsoll and the program removes LD_PRELOAD",
-        );
-    }
-    match ended {
-        ended if is_late_abort(ended, reports) => {}
-        Ended::Status(_) | Ended::Signal(_) if were_stopped(reports) => {}
-        Ended::Interrupted => return unknown("the run was interrupted"),
-        Ended::Expired => {
-            return unknown(
-                "the program did not end within --timeout; a loop that waits for a value of the device may never end \
-                 here",
-            );
-        }
-        Ended::Status(_) | Ended::Signal(_) => return failed(ended, reports),
-        Ended::Well => {}
-    }
-    if reports.is_empty() {
-        return unknown(
-            "no torch was imported: the command runs no Python that imports it, or one that ignores PYTHONPATH (-I, -E, -S)",
-        );
-    }
-    match peaks {
-        None if reports.iter().any(|report| report.started) => {
-            unknown("a process that used CUDA was killed before it reported its memory")
-        }
-        None => unknown("no GPU memory was requested: is the model moved to \"cuda\"?"),
-        Some(_) => {
-            let taken =
-                |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes + target.context_bytes);
-            let most = reports.iter().flat_map(|report| &report.devices).map(taken).max();
-            Verdict::Fits { spare_bytes: target.total_bytes.saturating_sub(most.unwrap_or(0)) }
-        }
-    }
-}
-
-/// Whether a finished program was aborted during interpreter shutdown: PyTorch aborts some short programs when a thread
-/// of the backward pass outlives the interpreter.
-fn is_late_abort(ended: Ended, reports: &[Report]) -> bool {
-    let is_abort = matches!(ended, Ended::Signal(6) | Ended::Status(134));
-    is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == ProcessState::Ended)
-}
-
-/// Whether every process that used CUDA ended or was stopped after its steps, and at least one was stopped: its parent,
-/// such as Jupyter for a notebook's kernel, may report that as a failure.
-fn were_stopped(reports: &[Report]) -> bool {
-    let mut started = reports.iter().filter(|report| report.started);
-    let has_ended = |report: &Report| {
-        report.error.is_none() && matches!(report.state, ProcessState::Stopped | ProcessState::Ended)
-    };
-    started.clone().any(|report| report.state == ProcessState::Stopped) && started.all(has_ended)
 }
 
 #[cfg(test)]
@@ -379,7 +350,7 @@ mod tests {
     #[test]
     fn the_spare_memory_excludes_the_context() {
         let fits = verdict(Ended::Well, &[report(&serde_json::json!({}))]);
-        assert_eq!(fits, Verdict::Fits { spare_bytes: 40 * MIB });
+        assert_eq!(fits, Verdict::Fits { spare_bytes: 40 * MIB, caught: 0 });
         assert_eq!(fits.exit(), Exit::Done);
     }
 
@@ -404,7 +375,14 @@ mod tests {
         let died = verdict(Ended::Status(1), &[other, ran_out.clone()]);
         assert_eq!((died.exit(), died), (Exit::OutOfMemory, Verdict::RunsOut(shortage(false))));
         ran_out.state = ProcessState::Ended;
-        assert_eq!(verdict(Ended::Well, &[ran_out]), Verdict::RunsOut(shortage(true)));
+        assert_eq!(verdict(Ended::Well, &[ran_out.clone()]), Verdict::RunsOut(shortage(true)));
+        // A worker whose failure its parent ignores.
+        ran_out.status = 1;
+        ran_out.steps = 5;
+        assert_eq!(verdict(Ended::Well, &[ran_out.clone()]).exit(), Exit::OutOfMemory);
+        // It caught the failure in step 4, and made further steps.
+        ran_out.status = 0;
+        assert_eq!(verdict(Ended::Well, &[ran_out]), Verdict::Fits { spare_bytes: 40 * MIB, caught: 1 });
     }
 
     #[test]
@@ -487,7 +465,7 @@ mod tests {
             assert!(hint.contains(said), "{text}: {hint}");
         }
         let ended = report(&serde_json::json!({ "state": "ended" }));
-        assert_eq!(verdict(Ended::Signal(6), &[ended]), Verdict::Fits { spare_bytes: 40 * MIB });
+        assert_eq!(verdict(Ended::Signal(6), &[ended]), Verdict::Fits { spare_bytes: 40 * MIB, caught: 0 });
         let running = report(&serde_json::json!({ "state": "running" }));
         assert_eq!(verdict(Ended::Signal(6), &[running]).exit(), Exit::Program);
         let killed = verdict(Ended::Signal(9), &[]);

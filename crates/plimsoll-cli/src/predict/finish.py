@@ -1,5 +1,8 @@
 # After the requested steps: the loop over the training's DataLoader ends as if there were no more batches, so that the
-# code after it runs, too: the evaluation, often with a larger batch. Loaders that start then yield a few batches.
+# code after it runs, too: the evaluation, often with a larger batch.
+#
+# A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the batches
+# takes the time, copies of one stand for those in between (loops.py). Otherwise it yields the first ones and the last.
 #
 # If the program starts another epoch, that gets one batch, until the time is up. A program that does not train in a loop
 # over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
@@ -10,9 +13,11 @@ import os
 import sys
 import time
 
-BATCHES = 3  # from a loader that starts after the steps
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
+LONGEST_TIME = 120.0  # the same, where a loop that grows takes it
 IDLE = 5  # stop after this many further steps without new code in between
+
+loops = module("loops")  # watch.py defines `module` in each file that it loads
 
 
 class Finish:
@@ -20,9 +25,13 @@ class Finish:
         self.torch, self.is_library = torch, is_library
         self.begun = time.monotonic()
         self.finishing = 0.0  # the time at which the steps were done
+        self.until = 0.0  # when the time for the code after them is up
         self.training = set()  # loaders that yielded a batch between steps, by address
         self.since_step = set()
+        self.given = 0  # batches that they yielded
         self.cut = False  # whether a loader was ended early
+        self.loops = []  # loops over loaders that started after the steps
+        self.levels = []  # allocated bytes after the steps, one a moment
         self.new, self.idle = set(), 0  # loaders and lines first seen after the steps; steps since the last of them
         self.called = set()  # lines that evaluate
         self.files = set()  # the program's files on the stack at a step
@@ -45,28 +54,25 @@ class Finish:
 
         def start(self, loader):
             self.plimsoll_loader, self.plimsoll_given = id(loader), 0
-            self.plimsoll_late = bool(finish.finishing)
+            self.plimsoll_loop = loops.Loop(finish, self, loader, following) if finish.finishing else None
 
         def __next__(self):
             loader = getattr(self, "plimsoll_loader", None)
             if loader is None:
                 return following(self)
-            if finish.finishing and finish.is_over(loader, self):
+            if finish.finishing and loader in finish.training and self.plimsoll_given > 0:
                 finish.cut = True
                 raise StopIteration
+            if self.plimsoll_loop is not None and loader not in finish.training:
+                finish.saw(loader)
+                return self.plimsoll_loop.batch()
             result = following(self)
             self.plimsoll_given += 1
+            finish.given += not finish.finishing
             finish.since_step.add(loader)
-            if finish.finishing and loader not in finish.training:
-                finish.saw(loader)
             return result
 
         kind.__init__, kind.__next__, kind._reset = __init__, __next__, _reset
-
-    def is_over(self, loader, iterator):
-        if loader in self.training:
-            return iterator.plimsoll_given > 0
-        return iterator.plimsoll_late and iterator.plimsoll_given >= BATCHES
 
     def watch_evaluation(self):
         module, finish = self.torch.nn.Module, self
@@ -108,6 +114,8 @@ class Finish:
 
     def begin(self):
         self.finishing = time.monotonic()
+        passed = self.finishing - self.begun
+        self.until = self.finishing + min(max(passed, LEAST_TIME), MOST_TIME)
 
     def saw(self, what):
         # A loader or a line ran after the steps.
@@ -115,10 +123,37 @@ class Finish:
             self.new.add(what)
             self.idle = 0
 
+    def left(self):
+        # Seconds for the code after the steps.
+        return self.until - time.monotonic()
+
+    def take(self, seconds):
+        # A loop that grows needs these seconds: they come on top, up to a limit. Returns whether it gets them.
+        longest = self.finishing + LONGEST_TIME
+        if time.monotonic() + seconds > longest:
+            return False
+        self.until = min(max(self.until, time.monotonic() + seconds + LEAST_TIME), longest + LEAST_TIME)
+        return True
+
     def is_up(self):
         # Whether to stop: too many further steps without new code, or too much time.
-        passed = self.finishing - self.begun
-        return self.idle > IDLE or time.monotonic() - self.finishing > min(max(passed, LEAST_TIME), MOST_TIME)
+        return self.idle > IDLE or self.left() < 0
+
+    def note_level(self):
+        # Between other things, a few times a second.
+        with_memory = range(self.torch.cuda.device_count())
+        self.levels.append(max((loops.allocated(self.torch, it) for it in with_memory), default=0))
+        if len(self.levels) > 4096:
+            del self.levels[::2]
+
+    def grew(self):
+        # Whether memory still grew when the program was stopped: the least level of each eighth of the time is higher than that
+        # of the one before.
+        size = len(self.levels) // 8
+        if size < 2:
+            return False
+        least = [min(self.levels[at : at + size]) for at in range(len(self.levels) - 8 * size, len(self.levels), size)]
+        return all(after > before for before, after in zip(least[3:], least[4:])) and least[-1] - least[3] >= 16 << 20
 
     def unseen(self):
         # The program's lines that evaluate and were not reached.
@@ -136,7 +171,7 @@ class Finish:
         return found[:20]
 
 
-def trainer(module, finish):
+def trainer(module, finish, growth):
     # After the steps transformers' Trainer evaluates once and stops, without saving.
     handler = module.CallbackHandler
     for name in ("on_step_end", "on_epoch_end"):
@@ -144,6 +179,7 @@ def trainer(module, finish):
 
         def called(self, args, state, control, original=original):
             control = original(self, args, state, control)
+            growth.total = state.max_steps if state.max_steps > 0 else growth.total
             if finish.finishing:
                 control.should_evaluate = str(getattr(args.eval_strategy, "value", args.eval_strategy)) != "no"
                 control.should_save, control.should_training_stop = False, True

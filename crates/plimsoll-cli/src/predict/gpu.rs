@@ -7,6 +7,7 @@ use plimsoll_gpu::{GPUS, Gpu, UnknownGpu};
 use plimsoll_standin::settings;
 
 use super::PredictArgs;
+use super::machine::{self, Named};
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 
@@ -54,6 +55,8 @@ pub(crate) struct Target {
     pub(crate) context_bytes: u64,
     /// Compute capability, as `8.9`.
     pub(crate) capability: String,
+    /// The options that name it, as `--gpu RTX-4090`.
+    pub(crate) options: String,
     /// The GPU whose compute capability was assumed, if none was given.
     pub(crate) assumed_from: Option<&'static str>,
     /// Itself, if it was named; of the listed GPUs of its compute capability the nearest in size otherwise. It is what
@@ -71,9 +74,9 @@ impl Target {
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
     pub(crate) fn of(args: &PredictArgs) -> Result<Target, Failure> {
-        let target = Target::new(&args.gpu, args.cc.as_deref(), args.context);
-        let mut target =
-            target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {}: {why}", args.gpu)))?;
+        let Named { gpu, cc } = machine::named(args.gpu.as_deref(), args.cc.as_deref())?;
+        let target = Target::new(&gpu, cc.as_deref(), args.context);
+        let mut target = target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {gpu}: {why}")))?;
         target.environment.push((settings::DEVICES, args.devices.to_string()));
         target.workspaces = args.cudnn_workspace;
         Ok(target)
@@ -89,6 +92,7 @@ impl Target {
         let size = bytes::parse_positive(gpu).and_then(|bytes| {
             if bytes < 1 << 20 { Err("a size needs a unit, such as 24GiB".to_owned()) } else { Ok(bytes) }
         });
+        let (given, is_named) = (capability, capability.is_none() && size.is_err());
         let (kind, name, total_bytes, capability, listed, is_assumed) = match (capability, size) {
             (None, Err(_)) => {
                 let gpu = plimsoll_gpu::named(gpu).map_err(|why| unknown(&why))?;
@@ -135,8 +139,16 @@ impl Target {
             [kind].into_iter().chain(sizes.map(|(name, bytes)| (name, bytes.to_string()))).collect();
         let assumed_from = is_assumed.then_some(listed.name);
         let workspaces = Workspaces::None;
+        let mut options = match is_named {
+            true => format!("--gpu {}", listed.name),
+            false => format!("--gpu {}", gpu.trim().replace(' ', "")),
+        };
+        if let Some(capability) = given {
+            options += &format!(" --cc {capability}");
+        }
         Ok(Target {
             name,
+            options,
             total_bytes,
             context_bytes,
             capability,
@@ -151,6 +163,18 @@ impl Target {
     pub(crate) fn with_memory(&self, total_bytes: u64) -> Target {
         let mut target = Target { total_bytes, ..self.clone() };
         target.environment.push((settings::MEMORY, total_bytes.to_string()));
+        target
+    }
+
+    /// The same GPU, whose memory goes on beyond what it reports: from the start, or after this many failed requests of a process.
+    pub(super) fn with_more(&self, bytes: u64, after: u64) -> Target {
+        let mut target = self.clone();
+        if after == 0 {
+            target.environment.push((settings::BEYOND, bytes.to_string()));
+        } else {
+            let after = ("PLIMSOLL_PREDICT_AFTER", after.to_string());
+            target.environment.extend([("PLIMSOLL_PREDICT_BEYOND", bytes.to_string()), after]);
+        }
         target
     }
 

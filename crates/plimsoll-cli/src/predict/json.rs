@@ -2,22 +2,24 @@
 
 use serde_json::{Value, json};
 
+use super::PredictArgs;
 use super::answer::{Outcome, Verdict};
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
+use super::grows::{Each, Growth};
 use super::limits::limits;
 use super::reads;
 use super::report::{ProcessState, Report};
-use super::text;
 use super::without::Without;
+use super::{text, warnings};
 use crate::bytes;
 use crate::explain;
 
 /// The whole answer.
-pub(super) fn render(outcome: &Outcome, target: &Target) -> String {
-    format!("{:#}", value(outcome, target))
+pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
+    format!("{:#}", value(outcome, target, args))
 }
 
-fn value(outcome: &Outcome, target: &Target) -> Value {
+fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
     let size = |bytes| bytes::shown(bytes, false);
     let judged = outcome.judged.as_ref().map(|judged| {
         json!({
@@ -38,6 +40,17 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
             "total_bytes": target.total_bytes, "context_bytes": target.context_bytes },
         "verdict": verdict(&outcome.verdict),
         "summary": text::verdict(outcome, target, size),
+        "next": text::next(outcome, target, args),
+        "need": outcome.need.as_ref().map(|need| json!({
+            "peak_allocated_bytes": need.judged.peaks.allocated_bytes,
+            "peak_reserved_bytes": need.judged.peaks.reserved_bytes,
+            "bytes": need.bytes,
+            "more_bytes": need.more_bytes,
+            "at_least": need.is_least,
+            "computed": need.growth.as_ref().map(growth),
+        })),
+        "growth": outcome.growth.as_ref().map(growth),
+        "warnings": warnings::lines(outcome, size),
         "exit": outcome.verdict.exit() as u8,
         "exact": outcome.is_exact(target),
         "judged": judged,
@@ -61,6 +74,19 @@ fn value(outcome: &Outcome, target: &Target) -> Value {
     })
 }
 
+/// Memory that grows where the run was cut.
+fn growth(growth: &Growth) -> Value {
+    json!({
+        "each": if growth.each == Each::Step { "step" } else { "batch" },
+        "bytes": growth.bytes,
+        "seen": growth.seen,
+        "total": growth.total,
+        "line": growth.line,
+        "end_bytes": growth.end_bytes,
+        "out_at": growth.out_at,
+    })
+}
+
 /// The peaks without some of the requests.
 fn without(without: &Without) -> Value {
     json!({
@@ -74,7 +100,12 @@ fn without(without: &Without) -> Value {
 /// The verdict and its figures.
 pub(super) fn verdict(verdict: &Verdict) -> Value {
     match verdict {
-        Verdict::Fits { spare_bytes } => json!({ "is": "fits", "spare_bytes": spare_bytes }),
+        Verdict::Fits { spare_bytes, caught } => {
+            json!({ "is": "fits", "spare_bytes": spare_bytes, "caught_requests": caught })
+        }
+        Verdict::Grows(growth) => {
+            json!({ "is": "runs out", "cause": "growth", "line": growth.line, "caught": false })
+        }
         Verdict::RunsOut(it) => json!({
             "is": "runs out",
             "step": it.step,

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use plimsoll_standin::notice::{self, Notice};
 
 use super::answer::{Analysis, Outcome, Verdict};
+use super::grows::cut_loops;
 use super::reads;
 use super::report::NATIVE;
 
@@ -22,6 +23,12 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
                 .to_owned(),
         );
     }
+    if reports.iter().any(|report| report.captures > 0) {
+        limits.push(
+            "CUDA graphs (`reduce-overhead` captures them): their pools were up to 10 % larger on an H200 than here".to_owned(),
+        );
+    }
+    limits.extend(cut_loops(reports));
     limits.extend(outcome.judged.as_ref().and_then(|judged| waits(judged.analysis.as_ref()?, &size)));
     // A library that was only imported holds no memory.
     let may_take = reports.iter().filter(|report| report.outside_bytes != Some(0));

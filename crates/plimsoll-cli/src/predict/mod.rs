@@ -4,19 +4,22 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `gpu.rs` | the simulated GPU, and its memory for the allocator |
+//! | `gpu.rs`, `machine.rs` | the simulated GPU, and its memory for the allocator; the GPU of this machine |
 //! | `standin.rs` | finds the shared library and checks its version |
 //! | `embedded.rs` | the shared library that a release build contains |
 //! | `../inject/imports.py`, `watch.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
 //! | `reads.py`, `dataflow.py`, `names.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
 //! | `shadows.py`, `experts.py`, `assume.rs` | values that are known without computing; equal shares of experts; values from `--assume` |
-//! | `finish.py`, `saves.py` | the code after the steps; protection of the user's files |
+//! | `finish.py`, `loops.py`, `growth.py`, `grows.rs` | the code after the steps; memory that grows where a loop is cut |
+//! | `warnings.py`, `warnings.rs` | what a run without values cannot show, in a few lines |
+//! | `saves.py` | protection of the user's files |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
 //! | `surroundings.rs` | private caches, and an `nvidia-smi` |
 //! | `run.rs`, `processes.rs`, `signals.rs` | runs the user's program and its child processes |
-//! | `answer.rs`, `failed.rs`, `limits.rs` | the verdict and its limits |
+//! | `answer.rs`, `judge.rs`, `failed.rs`, `limits.rs` | the verdict and its limits |
+//! | `need.rs` | what a program needs that ran out of memory |
 //! | `without.rs`, `warm.rs` | the peaks without workspaces, and with warm compile caches |
-//! | `text.rs`, `json.rs` | the reports |
+//! | `text.rs`, `brief.rs`, `json.rs` | the reports |
 //! | `keep.rs` | `--snapshot` |
 //! | `trial.rs`, `trials.rs`, `served.rs`, `serve.py`, `questions.py` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs`, `search.rs` | `--find`, and its search |
@@ -25,13 +28,18 @@
 
 mod answer;
 pub(crate) mod assume;
+mod brief;
 mod embedded;
 mod failed;
 mod find;
 pub(crate) mod gpu;
+mod grows;
 mod json;
+mod judge;
 mod keep;
 mod limits;
+pub(crate) mod machine;
+mod need;
 pub(crate) mod planner;
 mod processes;
 pub(crate) mod reads;
@@ -46,6 +54,7 @@ mod text;
 pub(crate) mod trial;
 pub(crate) mod trials;
 mod warm;
+mod warnings;
 mod without;
 
 use std::ffi::OsString;
@@ -73,9 +82,9 @@ use crate::techniques::Set;
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll predict [OPTIONS] -- COMMAND...")]
 pub(crate) struct PredictArgs {
-    /// The GPU, by name (--list prints them), or its memory, such as 24GiB
-    #[arg(long, value_name = "NAME|SIZE", default_value = "A100-80GB")]
-    gpu: String,
+    /// The GPU, by name (--list prints them), or its memory, such as 24GiB [default: this machine's]
+    #[arg(long, value_name = "NAME|SIZE")]
+    gpu: Option<String>,
     /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU nearest in size]
     #[arg(long, value_name = "X.Y")]
     cc: Option<String>,
@@ -128,6 +137,12 @@ pub(crate) struct PredictArgs {
     force: bool,
     #[command(flatten)]
     shown: Shown,
+    /// Print all tables and limits, not one screen
+    #[arg(long, conflicts_with = "verdict_only")]
+    full: bool,
+    /// Print the verdict alone
+    #[arg(short = 'q', long = "quiet")]
+    verdict_only: bool,
     /// The result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -190,8 +205,8 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     let target = Target::of(args)?;
     if let Some(alike) = target.assumed_from {
         output::progress(&format!(
-            "--gpu {} without --cc: assuming compute capability {}, that of the {alike}, the listed GPU nearest in size",
-            args.gpu, target.capability
+            "{} without --cc: assuming compute capability {}, that of the {alike}, the listed GPU nearest in size",
+            target.options, target.capability
         ));
     }
     if let Some(settings) = &args.alloc_conf {
@@ -206,6 +221,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let run = Run::of(args, &args.command, &target, &session, &args.assume)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
+    outcome.find_need(args, &target, &session, &args.assume)?;
     outcome.replay_without();
     if !args.assume.is_empty() && run.ended != Ended::Interrupted {
         output::progress("running again with zero instead of the --assume values");
@@ -225,7 +241,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         sink.page(About::Recording(analysis.explained.report()), &analysis.explained.file, &command)?;
     }
     let text =
-        if args.json { json::render(&outcome, &target) } else { text::render(&outcome, &target, args) };
+        if args.json { json::render(&outcome, &target, args) } else { text::render(&outcome, &target, args) };
     Ok(Answer { text, exit: outcome.verdict.exit() })
 }
 

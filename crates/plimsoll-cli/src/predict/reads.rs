@@ -182,6 +182,28 @@ pub(super) fn rows(reports: &[Report]) -> Vec<Row> {
     rows.into_iter().map(|((file, line, text), said)| [place(file, line), text, said.join("; ")]).collect()
 }
 
+/// The lines whose reads decide a size, each with what was assumed there.
+pub(super) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
+    let mut lines: Vec<(String, String)> = Vec::new();
+    for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.fate == Fate::Size) {
+        let Some((file, line)) = read.file.as_ref().zip(read.line) else { continue };
+        let assumed = match &read.assumed {
+            _ if read.generates => "generation, assumed to run to its maximum length".to_owned(),
+            Some(value) => {
+                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                format!("a value of the device decides a size, assumed {value}")
+            }
+            None if read.even => "the experts' shares decide sizes, assumed equal".to_owned(),
+            None => "a value of the device decides a size, assumed 0".to_owned(),
+        };
+        let line = (format!("{}:{line}", short(file)), assumed);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
 /// All reads, for the JSON report.
 pub(super) fn json(reports: &[Report]) -> Value {
     reports.iter().flat_map(|report| &report.reads).map(Read::json).collect::<Vec<_>>().into()

@@ -10,6 +10,7 @@ use plimsoll_standin::share;
 use plimsoll_standin::workspace::{self, Workspace};
 use serde::Deserialize;
 
+use super::grows::{CutLoop, GrowingSteps};
 use super::reads::{Place, Read};
 use super::warm::CompileCaches;
 
@@ -39,6 +40,9 @@ pub(super) struct Report {
     pub(super) failures: u64,
     /// The step of the last of them, from 1; 0 if none failed.
     pub(super) failed_step: u64,
+    /// Its exit status, where it exited by itself (`os._exit`).
+    #[serde(default)]
+    pub(super) status: i32,
     /// How often the allocator gave cached memory back because memory was short.
     #[serde(default)]
     pub(super) retries: u64,
@@ -80,6 +84,21 @@ pub(super) struct Report {
     /// The exception that ended the code after the training.
     #[serde(default)]
     pub(super) after_error: Option<Thrown>,
+    /// Devices whose memory grew from step to step.
+    #[serde(default)]
+    pub(super) growth: Vec<GrowingSteps>,
+    /// Loops after the steps that did not get all of their batches.
+    #[serde(default)]
+    pub(super) loops: Vec<CutLoop>,
+    /// Whether memory still grew when the code after the steps was stopped.
+    #[serde(default)]
+    pub(super) grew: bool,
+    /// What a run without values cannot show.
+    #[serde(default)]
+    pub(super) warnings: Vec<Warning>,
+    /// CUDA graphs that were captured.
+    #[serde(default)]
+    pub(super) captures: u64,
     /// Files that it tried to write or remove, and what was not done.
     #[serde(default)]
     pub(super) saves: Vec<(String, String)>,
@@ -98,6 +117,17 @@ pub(super) struct Report {
     /// The workspaces that libraries requested.
     #[serde(skip)]
     pub(super) workspaces: BTreeSet<Workspace>,
+}
+
+/// What a run without values cannot show.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(super) struct Warning {
+    /// The line that it is about: its file and number.
+    pub(super) place: Option<(String, u64)>,
+    /// What was assumed.
+    pub(super) what: String,
+    /// Bytes that it may add.
+    pub(super) bytes: u64,
 }
 
 /// What a technique did in a process.

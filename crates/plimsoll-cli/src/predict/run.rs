@@ -41,7 +41,7 @@ const WATCH: &str = concat!(
 );
 
 /// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 10] = [
+const MODULES: [(&str, &str); 13] = [
     ("dataflow", include_str!("dataflow.py")),
     ("names", include_str!("names.py")),
     ("reads", include_str!("reads.py")),
@@ -49,6 +49,9 @@ const MODULES: [(&str, &str); 10] = [
     ("experts", include_str!("experts.py")),
     ("failure", include_str!("failure.py")),
     ("finish", include_str!("finish.py")),
+    ("loops", include_str!("loops.py")),
+    ("growth", include_str!("growth.py")),
+    ("warnings", include_str!("warnings.py")),
     ("saves", include_str!("saves.py")),
     ("serve", include_str!("serve.py")),
     ("questions", include_str!("questions.py")),

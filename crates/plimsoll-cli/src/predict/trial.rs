@@ -2,10 +2,13 @@
 
 use std::time::Duration;
 
-use super::answer::{Outcome, Verdict};
+use plimsoll_trace::render::{phases, words};
+
+use super::answer::{Analysis, Outcome, Verdict};
 use super::gpu::Target;
+use super::judge::caught;
 use super::reads;
-use super::report::{Applied, ProcessState, Refusal, Report};
+use super::report::{Applied, Refusal, Report};
 use super::run::Ended;
 use super::text;
 use crate::bytes;
@@ -32,6 +35,8 @@ pub(crate) struct Trial {
     pub(crate) decided: Vec<reads::Row>,
     /// What the peak consists of, if the run was recorded.
     pub(crate) contents: Option<Contents>,
+    /// Where the peak is, if the run was recorded: the phase, the largest category, the largest line.
+    pub(crate) peak: Option<String>,
 }
 
 /// How a trial ended.
@@ -73,6 +78,7 @@ impl Trial {
             techniques: Vec::new(),
             decided: Vec::new(),
             contents: None,
+            peak: None,
         }
     }
 
@@ -91,8 +97,8 @@ impl Trial {
         let peaks = outcome.judged.as_ref().map(|judged| judged.peaks);
         let end = match &outcome.verdict {
             _ if ended == Ended::Interrupted => End::Interrupted,
-            Verdict::Fits { .. } => End::Ran,
-            Verdict::RunsOut(_) => End::RanOut(said),
+            Verdict::Fits { caught: 0, .. } => End::Ran,
+            Verdict::Fits { .. } | Verdict::RunsOut(_) | Verdict::Grows(_) => End::RanOut(said),
             Verdict::Refused(refusal) => End::Refused(refusal.clone()),
             Verdict::Failed { how, .. } => End::Failed(how.clone()),
             // Memory that ran out without a recording has no line.
@@ -101,11 +107,16 @@ impl Trial {
             }
             Verdict::Unknown(why) => End::Unknown(why.clone()),
         };
+        // What the rest of the program adds where memory grows.
+        let end_bytes = outcome.growth.as_ref().and_then(|growth| growth.end_bytes);
+        let more_bytes =
+            end_bytes.zip(peaks).map_or(0, |(end, peaks)| end.saturating_sub(peaks.reserved_bytes));
         let analysis = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());
         Ok(Trial {
             end,
-            allocated_bytes: peaks.map_or(0, |peaks| peaks.allocated_bytes),
-            reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes)),
+            allocated_bytes: peaks.map_or(0, |peaks| peaks.allocated_bytes) + more_bytes,
+            reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes))
+                + more_bytes,
             steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
             caught: caught(ended, reports),
             retries: reports.iter().map(|report| report.retries).sum(),
@@ -114,6 +125,7 @@ impl Trial {
             techniques: outcome.techniques().to_vec(),
             decided: reads::rows(reports),
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
+            peak: analysis.and_then(where_the_peak_is),
         })
     }
 
@@ -129,16 +141,22 @@ impl Trial {
     }
 }
 
-/// Requests that ran out of memory in a run that ended well all the same: the program caught them, and a step followed, unless
-/// it counts no steps.
-fn caught(ended: Ended, reports: &[Report]) -> u64 {
-    let went_on = |report: &Report| {
-        let is_well =
-            matches!(report.state, ProcessState::Stopped | ProcessState::Ended) && report.error.is_none();
-        is_well && (report.steps >= report.failed_step || report.steps == 0)
-    };
-    if ended != Ended::Well || !reports.iter().all(went_on) {
-        return 0;
-    }
-    reports.iter().map(|report| report.failures).sum()
+/// `in the backward pass: 62 % are activations; the largest line is model.py:41 forward (activation), 1.20 GiB`.
+fn where_the_peak_is(analysis: &Analysis) -> Option<String> {
+    let (device, snapshot) = (analysis.device(), &analysis.explained.snapshot);
+    let owners = &device.owners;
+    let phase =
+        device.peaks.phases.first().map(|&(phase, _)| format!("in {}: ", phases::phase(snapshot, phase)));
+    let category = owners.by_category.first()?;
+    let percent = 100 * category.bytes / owners.bytes.max(1);
+    let name = words::category(snapshot, category.key.category);
+    let line =
+        owners.by_line.iter().find(|share| share.key.frame.is_some()).map_or_else(String::new, |share| {
+            let (line, bytes) = (words::asker(snapshot, share.key), bytes::shown(share.bytes, false));
+            format!(
+                "; the largest line is {line} ({}), {bytes}",
+                words::purpose(snapshot, share.key.category)
+            )
+        });
+    Some(format!("{}{percent} % are {name}{line}", phase.unwrap_or_default()))
 }

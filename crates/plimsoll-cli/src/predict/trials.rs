@@ -41,7 +41,7 @@ const SERVING: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     pub(crate) command: Vec<OsString>,
-    pub(crate) gpu: String,
+    pub(crate) gpu: Option<String>,
     pub(crate) cc: Option<String>,
     pub(crate) devices: u32,
     pub(crate) context: u64,
@@ -76,6 +76,8 @@ impl Program {
             html: None,
             force: false,
             shown: Shown { rows: 10, bytes: false },
+            full: false,
+            verdict_only: false,
             json: false,
             command: self.command.clone(),
             list: false,

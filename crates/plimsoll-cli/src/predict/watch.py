@@ -16,6 +16,8 @@ STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this ma
 SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to go on until the reserved bytes no longer grow
 STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
 STOP = os.path.join(FOLDER or "", "stop")  # exit once this file exists
+BEYOND = int(os.environ.get("PLIMSOLL_PREDICT_BEYOND") or 0)  # bytes that the device has beyond what it reports
+AFTER = int(os.environ.get("PLIMSOLL_PREDICT_AFTER") or 0)  # after this many failed requests of a process
 ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks
 RECORDS = not os.environ.get("PLIMSOLL_PREDICT_PEAKS_ONLY")  # whether to record the history
 PLAN = os.environ.get("PLIMSOLL_PLAN_FOLDER")  # requests to try sets of techniques
@@ -47,6 +49,8 @@ class Watch:
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
         self.finish_up = module("finish").Finish(torch, module("dataflow").is_library)
+        self.growth = module("growth").Growth(torch, module("dataflow").is_library)
+        self.warnings = module("warnings").Warnings(torch, module("dataflow").is_library)
         self.described = module("failure").described
         self.saves = module("saves").Saves(torch, os.path.join(os.path.dirname(FOLDER), "saves"))
         self.listening = None  # the process whose thread waits for the stop file; a fork does not copy the thread
@@ -78,6 +82,7 @@ class Watch:
         self.state = "running"
         self.failures = 0  # requests that ran out of memory
         self.failed_step = 0  # the step of the last of them
+        self.status = 0  # of a process that exits by itself
         self.is_dumped = False  # whether a snapshot was written at such a failure
         self.steps = weakref.WeakKeyDictionary()  # by optimizer
         self.passes = {}  # backward passes by line, while there is no optimizer
@@ -155,6 +160,7 @@ class Watch:
         @functools.wraps(begin)
         def __init__(self, *args, **kwargs):
             watch.steps.setdefault(self, 0)
+            watch.warnings.made(self, sys._getframe(1))
             begin(self, *args, **kwargs)
 
         @functools.wraps(backward)
@@ -202,7 +208,9 @@ class Watch:
         self.counted = steps
         self.measure(steps)
         finish.stepped()
-        if STEPS and steps >= STEPS and self.has_settled(steps):
+        self.growth.note()
+        if STEPS and steps >= STEPS and self.has_settled(steps) and not self.may_grow():
+            self.growth.look(sys._getframe(1), steps, finish.given)
             if not STOPS and finish.may_go_on():
                 self.peaks_of_steps = dict(self.peaks)
                 finish.begin()
@@ -215,8 +223,14 @@ class Watch:
         grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
         return not SETTLES or steps >= min(grown + QUIET, LATEST)
 
+    def may_grow(self):
+        # A few more steps show whether the growth of the last ones goes on.
+        return self.growth.is_unsure()
+
     def on_out_of_memory(self, device, asked, total, free):
         self.failures += 1
+        if BEYOND and self.failures == AFTER:
+            extend(BEYOND)
         self.failed_step = self.count() + 1
         self.measure(self.failed_step)
         for name in ("allocated", "reserved"):
@@ -240,8 +254,10 @@ class Watch:
             time.sleep(0.1)
             if os.getpid() != pid or not os.path.isdir(FOLDER):
                 return
-            if self.state == "running" and self.finish_up.finishing and self.finish_up.is_up():
-                return self.stop("stopped", 0)
+            if self.state == "running" and self.finish_up.finishing:
+                self.finish_up.note_level()
+                if self.finish_up.is_up():
+                    return self.stop("stopped", 0)
         # A process that only started others, as torchrun does, waits for their reports.
         until = time.time() + 10
         while not self.started and self.marks("done") < self.marks("started") and time.time() < until:
@@ -276,6 +292,7 @@ class Watch:
         self.finish(dump=failure is None or not self.is_dumped)
 
     def exit(self, status):
+        self.status = status if isinstance(status, int) else 1
         self.end()
         self.leave(status)
 
@@ -387,6 +404,7 @@ class Watch:
             started=self.started,
             steps=self.count(),
             failures=self.failures,
+            status=self.status,
             failed_step=self.failed_step,
             retries=sum(self.retries.values()),
             devices=devices,
@@ -403,6 +421,11 @@ class Watch:
             ended=self.state == "ended",
             unseen=self.finish_up.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
+            growth=self.growth.rows(),
+            loops=[row for row in (it.row() for it in self.finish_up.loops) if row],
+            grew=self.state == "stopped" and self.finish_up.grew(),
+            warnings=self.warnings.rows(),
+            captures=self.warnings.captures,
             saves=self.saves.kept,
             techniques=self.techniques.report() if self.techniques else [],
             refusal=self.refusal,
@@ -452,6 +475,14 @@ def taken_bytes(device):
     return most_bytes(device)
 
 
+def extend(size):
+    import ctypes
+
+    more = ctypes.CDLL(None).plimsoll_standin_extend
+    more.argtypes, more.restype = (ctypes.c_uint64,), None
+    more(size)
+
+
 def compiles():
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return bool(counters and counters["stats"]["unique_graphs"])
@@ -482,7 +513,7 @@ if FOLDER and os.path.isdir(FOLDER):
     then = {
         "torch": lambda torch: WATCH.append(Watch(torch)),
         "transformers.generation.utils": end_generation,
-        "transformers.trainer_callback": lambda it: module("finish").trainer(it, WATCH[0].finish_up),
+        "transformers.trainer_callback": lambda it: module("finish").trainer(it, WATCH[0].finish_up, WATCH[0].growth),
         "safetensors.torch": lambda it: WATCH[0].saves.safetensors(it),
         "torch._inductor.runtime.cache_dir_utils": keep_inductor,
         "triton.knobs": keep_triton,

@@ -28,6 +28,9 @@ impl Torch {
         let program = self.folder.file("train.py");
         let python = self.python.iter().map(String::as_str);
         let mut args = vec!["predict"];
+        if !options.iter().any(|option| option.starts_with("--gpu")) {
+            args.extend(["--gpu", "A100-80GB"]);
+        }
         args.extend(options.iter().copied().chain(["--"]).chain(python).chain([program.as_str()]));
         args.extend(arguments);
         plimsoll(&args)

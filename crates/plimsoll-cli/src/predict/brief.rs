@@ -1,0 +1,232 @@
+//! The answer on one screen: at most 40 lines of 100 columns. `--full` has the rest.
+
+use std::fmt::Write;
+
+use plimsoll_trace::render::words;
+
+use super::PredictArgs;
+use super::answer::{Analysis, Judged, Outcome, Verdict};
+use super::gpu::{LEAST_CONTEXT_BYTES, Target};
+use super::limits::limits;
+use super::{reads, text};
+use crate::output::{BOLD, RESET};
+
+/// Columns of a line.
+const WIDTH: usize = 100;
+
+/// Rows of each table of owners.
+const ROWS: usize = 6;
+
+/// Rows of processes.
+const PROCESSES: usize = 8;
+
+/// What follows the verdict, the next command and the warnings.
+pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
+    let size = |bytes: u64| args.shown.size(bytes);
+    let mut out = String::new();
+    let failed = matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_));
+    let techniques = outcome.techniques().iter().map(|it| {
+        let effect = if it.applied { "applied" } else { "no effect" };
+        format!("{} {effect}", it.name)
+    });
+    let techniques: Vec<String> = techniques.collect();
+    if !techniques.is_empty() {
+        line(&mut out, &format!("techniques: {}", techniques.join(", ")));
+    }
+    let judged = outcome.need.as_ref().map(|need| &need.judged).or(outcome.judged.as_ref());
+    if let Some(judged) = judged {
+        account(&mut out, outcome, judged, target, size);
+    }
+    processes(&mut out, outcome, size);
+    if let Some(analysis) = judged.and_then(|judged| judged.analysis.as_ref()).filter(|_| !failed) {
+        owners(&mut out, analysis, size);
+    }
+    let rest = rest(outcome, target, size);
+    if !rest.is_empty() {
+        out.push('\n');
+    }
+    rest.iter().for_each(|sentence| line(&mut out, sentence));
+    out
+}
+
+/// The GPU's memory, as a sum.
+fn account(
+    out: &mut String,
+    outcome: &Outcome,
+    judged: &Judged,
+    target: &Target,
+    size: impl Fn(u64) -> String,
+) {
+    let growth = outcome.need.as_ref().map_or(outcome.growth.as_ref(), |need| need.growth.as_ref());
+    let end_bytes = growth.and_then(|growth| growth.end_bytes);
+    let measured_bytes = judged.peaks.reserved_bytes;
+    let reserved_bytes = measured_bytes.max(end_bytes.unwrap_or(0));
+    let allocated = size(judged.peaks.allocated_bytes);
+    let when = text::when(judged.peaks.reserved_step, &judged.report);
+    let measured = if reserved_bytes > measured_bytes {
+        format!("reserved by PyTorch at the end, computed; {} measured", size(measured_bytes))
+    } else {
+        format!("reserved by PyTorch at its peak{when}; {allocated} allocated")
+    };
+    // Writing to a `String` cannot fail.
+    let _ = writeln!(out, "\n{BOLD}Memory of {}{RESET} (PyTorch {})", target.name, judged.report.torch);
+    let least = LEAST_CONTEXT_BYTES.min(target.context_bytes);
+    let mut row = |bytes: u64, what: &str| line(out, &format!("  {:>12}  {what}", size(bytes)));
+    row(reserved_bytes, &measured);
+    row(
+        target.context_bytes,
+        &format!("outside of it, at most: CUDA context and libraries (at least {})", size(least)),
+    );
+    row(target.total_bytes, "the GPU");
+    let taken = reserved_bytes + target.context_bytes;
+    match &outcome.verdict {
+        Verdict::Fits { spare_bytes, .. } => row(*spare_bytes, "to spare"),
+        Verdict::RunsOut(_) | Verdict::Grows(_) if taken > target.total_bytes => {
+            row(taken - target.total_bytes, "too little");
+        }
+        _ => {}
+    }
+}
+
+/// A row for each process and device, if there are several.
+fn processes(out: &mut String, outcome: &Outcome, size: impl Fn(u64) -> String) {
+    let rows = outcome.rows();
+    if rows.len() < 2 {
+        return;
+    }
+    let _ = writeln!(out, "\n{BOLD}Processes{RESET}");
+    for (report, peaks) in rows.iter().take(PROCESSES) {
+        let ran_out = if report.failures > 0 { "  ran OUT" } else { "" };
+        let (allocated, reserved) = (size(peaks.allocated_bytes), size(peaks.reserved_bytes));
+        let (name, device) = (report.name(), peaks.device);
+        line(
+            out,
+            &format!(
+                "  {name:<14} device {device:<3} {allocated:>12} allocated  {reserved:>12} reserved{ran_out}"
+            ),
+        );
+    }
+    if rows.len() > PROCESSES {
+        line(out, &format!("  {} more", rows.len() - PROCESSES));
+    }
+}
+
+/// The largest owners, by category and by line.
+fn owners(out: &mut String, analysis: &Analysis, size: impl Fn(u64) -> String) {
+    let (device, snapshot) = (analysis.device(), &analysis.explained.snapshot);
+    let owners = &device.owners;
+    let mut table = |heading: &str, rows: Vec<(u64, String)>| {
+        let _ = writeln!(out, "\n{BOLD}{heading}{RESET}");
+        let mut row = |bytes: u64, what: &str| {
+            let percent = if owners.bytes == 0 { 0.0 } else { 100.0 * bytes as f64 / owners.bytes as f64 };
+            let text = format!("  {:>12} {percent:>6.1} %  {what}", size(bytes));
+            let _ = writeln!(out, "{}", cut(&text));
+        };
+        rows.iter().take(ROWS).for_each(|(bytes, what)| row(*bytes, what));
+        let rest: u64 = rows.iter().skip(ROWS).map(|(bytes, _)| bytes).sum();
+        if rest > 0 {
+            row(rest, &format!("{} more", rows.len() - ROWS));
+        }
+    };
+    let mut categories: Vec<(u64, String)> = Vec::new();
+    for share in &owners.by_category {
+        let name = words::category(snapshot, share.key.category).into_owned();
+        match categories.iter_mut().find(|(_, known)| *known == name) {
+            Some((bytes, _)) => *bytes += share.bytes,
+            None => categories.push((share.bytes, name)),
+        }
+    }
+    categories.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    let lines = owners.by_line.iter().map(|share| {
+        let (place, purpose) =
+            (words::asker(snapshot, share.key), words::purpose(snapshot, share.key.category));
+        (share.bytes, format!("{purpose:<15}  {place}"))
+    });
+    table(&format!("Live memory {}, by category", words::when(device)), categories);
+    table("By line", lines.collect());
+}
+
+/// One line each on what did not run, on files, and on what the figures leave out.
+fn rest(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Vec<String> {
+    let mut lines = Vec::new();
+    if !matches!(outcome.verdict, Verdict::Failed { .. }) {
+        let unseen = reads::unseen(&outcome.reports);
+        let more = if unseen.len() > 1 { format!(" ({} more)", unseen.len() - 1) } else { String::new() };
+        lines.extend(unseen.first().map(|first| format!("Not run: {first}{more}")));
+    }
+    let kept = reads::kept_files(&outcome.reports).len();
+    if kept > 0 {
+        lines.push(format!("Files left unchanged: {}", words::counted(kept as u64, "file")));
+    }
+    let limits = limits(outcome, size);
+    let exact = if outcome.is_exact(target) { "" } else { ", and why the figures are not exact" };
+    let all = match limits.len() {
+        0 => "--full: all tables, and other allocator settings".to_owned(),
+        1 => format!("--full: all tables, other allocator settings, what is not included{exact}"),
+        count => format!(
+            "--full: all tables, other allocator settings, {count} things that are not included{exact}"
+        ),
+    };
+    lines.push(all);
+    lines
+}
+
+/// Adds a line, in several if it is long.
+pub(super) fn line(out: &mut String, text: &str) {
+    let _ = writeln!(out, "{}", wrapped(text, WIDTH));
+}
+
+/// Text in lines of at most this many columns; those after the first are indented by two more than it. A word that is longer stays whole.
+pub(super) fn wrapped(text: &str, width: usize) -> String {
+    let indent = text.chars().take_while(|char| *char == ' ').count();
+    let (mut out, mut column) = (" ".repeat(indent), indent);
+    let mut is_first = true;
+    // The blanks of a table stay.
+    for word in text[indent..].split_inclusive(' ') {
+        let length = word.trim_end().chars().count();
+        if !is_first && column + length > width {
+            out.truncate(out.trim_end().len());
+            out.push('\n');
+            out.push_str(&" ".repeat(indent + 2));
+            column = indent + 2;
+            if length == 0 {
+                continue;
+            }
+        }
+        out.push_str(word);
+        column += word.chars().count();
+        is_first = false;
+    }
+    out.truncate(out.trim_end().len());
+    out
+}
+
+/// The line, without what does not fit in its columns.
+fn cut(text: &str) -> String {
+    if text.chars().count() <= WIDTH {
+        return text.trim_end().to_owned();
+    }
+    let kept: String = text.chars().take(WIDTH - 1).collect();
+    format!("{}…", kept.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_lines_are_wrapped_at_blanks_and_long_words_stay() {
+        assert_eq!(wrapped("one two three", 8), "one two\n  three");
+        assert_eq!(wrapped("  one two three", 9), "  one two\n    three");
+        assert_eq!(wrapped("one two", 7), "one two");
+        assert_eq!(wrapped("a-word-that-is-long and", 8), "a-word-that-is-long\n  and");
+        assert_eq!(wrapped("a   b", 80), "a   b");
+    }
+
+    #[test]
+    fn a_row_that_is_too_long_is_cut() {
+        assert_eq!(cut(&"x".repeat(WIDTH)), "x".repeat(WIDTH));
+        let long = cut(&"x".repeat(WIDTH + 1));
+        assert!(long.chars().count() == WIDTH && long.ends_with('…'), "{long}");
+    }
+}

@@ -1,0 +1,48 @@
+# What a run without values cannot show, and how many bytes it may add: rows for the first lines of the answer.
+
+import functools
+import sys
+import weakref
+
+
+class Warnings:
+    def __init__(self, torch, is_library):
+        self.torch, self.is_library = torch, is_library
+        self.optimizers = weakref.WeakKeyDictionary()  # L-BFGS: the line that made it
+        self.captures = 0  # CUDA graphs
+        graph = torch.cuda.CUDAGraph
+        begin = graph.capture_begin
+
+        @functools.wraps(begin)
+        def capture_begin(*args, **kwargs):
+            self.captures += 1
+            return begin(*args, **kwargs)
+
+        graph.capture_begin = capture_begin
+
+    def made(self, optimizer, frame):
+        if isinstance(optimizer, self.torch.optim.LBFGS):
+            while frame is not None and self.is_library(frame.f_code.co_filename):
+                frame = frame.f_back
+            self.optimizers[optimizer] = frame and (frame.f_code.co_filename, frame.f_lineno)
+
+    def rows(self):
+        found = []
+        for optimizer, place in list(self.optimizers.items()):
+            try:
+                found += [dict(row, place=place) for row in history(optimizer)]
+            except Exception as why:
+                print(f"plimsoll: cannot see the history of L-BFGS: {why!r}", file=sys.stderr)
+        return found
+
+
+def history(optimizer):
+    # L-BFGS keeps two vectors for each of its latest iterations; how many iterations a step makes, values decide.
+    for group in optimizer.param_groups:
+        size = sum(it.numel() * it.element_size() for it in group["params"] if it.is_cuda)
+        state = optimizer.state[group["params"][0]] if group["params"] else {}
+        kept = len(state.get("old_dirs") or ())
+        most = group["history_size"]
+        if size and kept < most:
+            what = f"the history of L-BFGS: here {kept} of {most} pairs of vectors are kept"
+            yield dict(what=what, bytes=2 * size * (most - kept))

@@ -1,0 +1,221 @@
+//! The first lines of `plimsoll predict`: what a program needs that runs out, memory that grows where a run is cut, the GPU that is
+//! meant, and an answer that fits on a screen.
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+mod program;
+mod torch;
+use program::{stderr, stdout};
+use torch::{Torch, answer};
+
+const NO_CONTEXT: [&str; 4] = ["--cc", "8.0", "--context", "0"];
+
+fn predict(torch: &Torch, gpu: &str, options: &[&str], arguments: &[&str]) -> Output {
+    torch.predict(&[&["--gpu", gpu], &NO_CONTEXT[..], options].concat(), arguments)
+}
+
+fn summary(report: &Value) -> &str {
+    report["summary"].as_str().expect("a sentence")
+}
+
+#[test]
+fn without_a_gpu_that_is_named_or_there_the_error_says_how_to_name_one() {
+    if std::path::Path::new("/proc/driver/nvidia").exists() {
+        return;
+    }
+    for verb in ["predict", "plan"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+        let output = command.args([verb, "--", "true"]).env("PATH", "/nowhere").output().expect("it starts");
+        assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
+        for said in ["--gpu RTX-4090", "--list", "--gpu 24GiB"] {
+            assert!(stderr(&output).contains(said), "{}", stderr(&output));
+        }
+    }
+}
+
+/// Weights of 64 MiB, their gradients and two averages; then an evaluation that keeps 2 MiB a batch, of 200 or more batches, and
+/// makes one tensor of them.
+const EVALUATES: &str = "
+import sys, time, torch
+from torch.utils.data import DataLoader, Dataset
+class Rows(Dataset):
+    def __init__(self, size, seconds):
+        self.size, self.seconds = size, seconds
+    def __len__(self):
+        return self.size
+    def __getitem__(self, index):
+        time.sleep(self.seconds)
+        return torch.ones(64)
+model = torch.nn.Linear(64, 8192).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+train, seconds = DataLoader(Rows(512, 0), 64), 0.005 if 'slow' in sys.argv else 0
+for x in train:
+    model(x.cuda()).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+kept = []
+with torch.no_grad():
+    for x in DataLoader(Rows(200 * 64, seconds), 64):
+        out = model(x.cuda())
+        if 'keeps' in sys.argv:
+            kept.append(out)
+    if kept:
+        print('rows', torch.cat(kept).shape)
+";
+
+#[test]
+fn an_evaluation_that_grows_runs_to_its_end_or_its_need_is_computed() {
+    let Some(torch) = Torch::new("evaluates", EVALUATES) else { return };
+    // 400 MiB of results, and as much for the tensor of them all.
+    let report = answer(&predict(&torch, "500MiB", &["--json"], &["keeps"]), 4);
+    assert_eq!(report["verdict"]["is"], "runs out", "{report}");
+    let need = report["need"]["bytes"].as_u64().expect("bytes");
+    assert!((800 << 20..900 << 20).contains(&need), "{report}");
+    assert!(summary(&report).contains("offers; first fails at train.py:"), "{report}");
+    // Making the batches would take a minute: copies of one stand for most of them.
+    let report = answer(&predict(&torch, "2GiB", &["--json"], &["keeps", "slow"]), 0);
+    let peak = report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
+    assert!((800 << 20..900 << 20).contains(&peak), "{report}");
+    assert!(report["not_counted"].to_string().contains("copies of one"), "{report}");
+    assert_eq!(report["exact"], false);
+    // Without growth the last batch follows the first ones.
+    let report = answer(&predict(&torch, "2GiB", &["--json"], &["slow"]), 0);
+    assert!(summary(&report).starts_with("fits"), "{report}");
+    assert!(report["not_counted"].to_string().contains("8 of 200 batches"), "{report}");
+}
+
+/// Keeps 4 MiB of each step.
+const KEEPS: &str = "
+import sys, torch
+steps = int(sys.argv[1])
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.AdamW(model.parameters())
+kept = []
+for epoch in range(2):
+    for step in range(steps // 2):
+        out = model(torch.ones(1024, 1024, device='cuda'))
+        out.square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        kept.append(out)
+";
+
+#[test]
+fn growth_from_step_to_step_is_in_the_first_line() {
+    let Some(torch) = Torch::new("keeps", KEEPS) else { return };
+    let output = predict(&torch, "1GiB", &[], &["2000"]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let text = stdout(&output);
+    let first = text.lines().next().expect("a line");
+    assert!(first.starts_with("grows by 4.00 MiB a step: out of memory in about step 2"), "{text}");
+    assert!(first.ends_with("of 2,000 (train.py:9)"), "{text}");
+    assert!(text.lines().nth(1).is_some_and(|line| line.contains("plimsoll leaks")), "{text}");
+    let report = answer(&predict(&torch, "1GiB", &["--json"], &["100"]), 0);
+    assert!(summary(&report).contains("at the end of its 100 steps"), "{report}");
+    assert_eq!(report["growth"]["total"], 100);
+}
+
+/// 4 layers of 16 MiB, and activations of 16 MiB each for 4096 rows.
+const NEEDS: &str = "
+import sys, torch
+print('memory', *torch.cuda.mem_get_info(), torch.cuda.get_device_properties(0).total_memory)
+def train(rows):
+    model = torch.nn.Sequential(*[torch.nn.Linear(2048, 2048) for _ in range(4)]).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    for step in range(3):
+        model(torch.ones(rows, 2048, device='cuda')).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        print('trained', rows)
+rows = 16384
+while True:
+    try:
+        train(rows)
+        break
+    except torch.cuda.OutOfMemoryError:
+        if 'halves' not in sys.argv:
+            raise
+        rows //= 2
+";
+
+#[test]
+fn an_out_of_memory_answer_says_the_need_and_the_next_command() {
+    let Some(torch) = Torch::new("needs", NEEDS) else { return };
+    let output = predict(&torch, "400MiB", &[], &[]);
+    assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
+    let (text, said) = (stdout(&output), stderr(&output));
+    let first = text.lines().next().expect("a line");
+    assert!(first.starts_with("runs OUT of memory: needs "), "{text}");
+    let next = text.lines().find(|line| line.starts_with("Next: ")).expect("a command");
+    assert!(next.starts_with("Next: plimsoll plan --gpu 400MiB --cc 8.0 -- "), "{text}");
+    assert!(
+        text.lines().count() <= 40
+            && text.lines().all(|line| line.starts_with("Next") || line.chars().count() <= 100),
+        "{text}"
+    );
+    // It has more memory in the second run, and is not told so.
+    let told: Vec<&str> = said.lines().filter(|line| line.starts_with("memory ")).collect();
+    assert!(told.len() == 2 && told[0] == told[1] && told[0].ends_with(&(400 << 20).to_string()), "{said}");
+    assert!(said.contains("trained 16384"), "{said}");
+    // What the program catches is not passed over.
+    let report = answer(&predict(&torch, "400MiB", &["--json"], &["halves"]), 0);
+    let caught = report["verdict"]["caught_requests"].as_u64().expect("a number");
+    assert!(
+        caught > 0 && summary(&report).contains(&format!("the program caught {caught} error")),
+        "{report}"
+    );
+    let quiet = predict(&torch, "4GiB", &["-q"], &[]);
+    assert!(stdout(&quiet).lines().count() == 1 && stdout(&quiet).starts_with("fits"), "{}", stdout(&quiet));
+}
+
+/// Two vectors of 4 MiB for each of up to 50 iterations, and a graph where that is asked for.
+const ASSUMES: &str = "
+import torch
+weights = torch.nn.Parameter(torch.randn(1 << 20, device='cuda'))
+optimizer = torch.optim.LBFGS([weights], history_size=50)
+def closure():
+    optimizer.zero_grad()
+    loss = (weights - 1).pow(4).mean()
+    loss.backward()
+    return loss
+for step in range(3):
+    optimizer.step(closure)
+graph = torch.cuda.CUDAGraph()
+with torch.cuda.graph(graph):
+    weights.detach() * 2
+";
+
+#[test]
+fn what_values_decide_is_a_warning_with_its_bytes_and_the_figures_are_not_exact() {
+    let Some(torch) = Torch::new("assumes-values", ASSUMES) else { return };
+    let report = answer(&predict(&torch, "8GiB", &["--json", "--whole"], &[]), 0);
+    let warning = report["warnings"][0].as_str().expect("a warning");
+    assert!(
+        warning.starts_with("train.py:4: the history of L-BFGS") && warning.contains("at stake: up to "),
+        "{report}"
+    );
+    assert!(report["not_counted"].to_string().contains("CUDA graphs"), "{report}");
+    assert_eq!(report["exact"], false);
+}
+
+/// A product and its cross-entropy without a module: 128 MiB of logits.
+const FUNCTIONAL: &str = "
+import torch, torch.nn.functional as F
+h = torch.randn(2048, 64, device='cuda', requires_grad=True)
+w = torch.randn(16384, 64, device='cuda', requires_grad=True)
+t = torch.zeros(2048, dtype=torch.long, device='cuda')
+F.cross_entropy((h @ w.t()).float(), t).backward()
+assert w.grad.shape == w.shape and h.grad.shape == h.shape
+";
+
+#[test]
+fn chunked_loss_takes_a_product_that_is_no_layer() {
+    let Some(torch) = Torch::new("functional", FUNCTIONAL) else { return };
+    let options = ["--json", "--whole", "--with", "chunked-loss=128"];
+    let report = answer(&predict(&torch, "2GiB", &options, &[]), 0);
+    assert_eq!(report["techniques"][0]["applied"], true, "{report}");
+    let peak = report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
+    assert!(peak < 64 << 20, "{report}");
+}
