@@ -5,7 +5,7 @@ use plimsoll_trace::render::words;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
 
-use super::{devices, holes, peaks, remaining};
+use super::{advice, devices, holes, peaks, remaining};
 use crate::explained::Explained;
 use crate::{bytes, doctor, leaks, whatif};
 
@@ -55,6 +55,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
     json!({
         "device": timeline.device,
         "verdict": words::verdict(device, |bytes| bytes::shown(bytes, false)),
+        "what_would_help": advice::lines(explained, device, |bytes| bytes::shown(bytes, false)),
         "failure": device.failure.map(|failure| {
             let others = device.held_by_others();
             let cause = failure.cause();

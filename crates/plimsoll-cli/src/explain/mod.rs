@@ -1,5 +1,6 @@
 //! `plimsoll explain`: what a memory snapshot means.
 
+mod advice;
 mod devices;
 mod events;
 mod holes;

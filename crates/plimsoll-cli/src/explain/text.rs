@@ -10,7 +10,7 @@ use plimsoll_trace::render::devices::decisive;
 use plimsoll_trace::render::{failure, ledger, pressure, words};
 use plimsoll_trace::timeline::Timeline;
 
-use super::{devices, peaks, remaining};
+use super::{advice, devices, peaks, remaining};
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
@@ -49,6 +49,7 @@ pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
         {
             let _ = writeln!(out, "{line}");
         }
+        advice::section(&mut out, explained, device, |bytes| page.size(bytes));
         page.device(&mut out, device);
     }
     let _ = writeln!(out, "\n{}", words::writer(&explained.file, &explained.snapshot));

@@ -9,6 +9,8 @@ WATCH = os.environ.get("PLIMSOLL_RUN_WATCH")  # "full", "all" (the stacks of all
 PROGRAM = os.environ.get("PLIMSOLL_RUN_PROGRAM") or "plimsoll"
 CHECK = os.environ.get("PLIMSOLL_RUN_CHECK")  # a plan to compare the peak with
 LIMIT = int(os.environ.get("PLIMSOLL_RUN_LIMIT") or 0)  # bytes of each GPU for the allocator; 0: all
+COMMAND = os.environ.get("PLIMSOLL_RUN_COMMAND") or "COMMAND"  # as the shell reads it
+CONTEXT = 845_000_000  # bytes of a GPU outside the allocator: the default of `plimsoll plan --context`
 SNAPSHOTS = os.environ.get("PLIMSOLL_RUN_SNAPSHOTS") or "."
 ENTRIES = 100_000  # events in the history, the latest ones
 
@@ -153,7 +155,25 @@ class Attend:
         verdict = said.strip().split("\n\n")[0]
         if self.gauges.stacks is not None and not self.gauges.stacks.are_on:
             say("this step has no stacks, which make this program's steps longer; with them: plimsoll run --all-stacks -- COMMAND")
-        say(verdict, f"all of it: plimsoll explain {self.path}", "what would make it fit: plimsoll plan -- COMMAND")
+        say(verdict, f"all of it: plimsoll explain {self.path}", f"what would make it fit: plimsoll plan {self.gpu()} -- {COMMAND}")
+
+    def gpu(self):
+        # The GPU that it runs on, as an option: by its name if `plimsoll` knows that, otherwise by its size. A limit makes it
+        # a smaller one.
+        import subprocess
+
+        properties = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
+        size = properties.total_memory if not LIMIT else min(LIMIT + CONTEXT, properties.total_memory)
+        by_size = f"--gpu {size >> 20}MiB --cc {properties.major}.{properties.minor}"
+        if LIMIT:
+            return by_size
+        try:
+            rows = subprocess.run([PROGRAM, "predict", "--list"], capture_output=True, text=True, timeout=60).stdout
+        except (OSError, subprocess.SubprocessError):
+            return by_size
+        known = (row.split()[0] for row in rows.splitlines() if f"  {properties.name}  " in row)
+        name = next(known, None)
+        return f"--gpu {name}" if name else by_size
 
     def blame(self, failure):
         # Whether one of our techniques raised it, or was around it.

@@ -21,6 +21,7 @@ use clap::Args;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::inject;
+use crate::page::quoted;
 use crate::techniques::{self, Set};
 use crate::top;
 
@@ -168,6 +169,8 @@ fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<()
     if let Ok(program) = std::env::current_exe() {
         command.env("PLIMSOLL_RUN_PROGRAM", program);
     }
+    let words: Vec<String> = args.command.iter().map(|word| quoted(word.as_ref())).collect();
+    command.env("PLIMSOLL_RUN_COMMAND", words.join(" "));
     match args.memory_limit {
         Some(bytes) => command.env("PLIMSOLL_RUN_LIMIT", bytes.to_string()),
         None => command.env_remove("PLIMSOLL_RUN_LIMIT"),
