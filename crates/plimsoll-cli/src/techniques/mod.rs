@@ -204,7 +204,7 @@ pub(crate) fn help() -> String {
 }
 
 /// The files of the Python package.
-pub(crate) const PYTHON: [(&str, &str); 28] = [
+pub(crate) const PYTHON: [(&str, &str); 29] = [
     ("__init__.py", include_str!("../../python/plimsoll/techniques/__init__.py")),
     ("accumulate.py", include_str!("../../python/plimsoll/techniques/accumulate.py")),
     ("adam_8bit.py", include_str!("../../python/plimsoll/techniques/adam_8bit.py")),
@@ -221,6 +221,7 @@ pub(crate) const PYTHON: [(&str, &str); 28] = [
     ("free_grads.py", include_str!("../../python/plimsoll/techniques/free_grads.py")),
     ("fsdp.py", include_str!("../../python/plimsoll/techniques/fsdp.py")),
     ("lane.py", include_str!("../../python/plimsoll/techniques/lane.py")),
+    ("frameworks.py", include_str!("../../python/plimsoll/techniques/frameworks.py")),
     ("lazy_logits.py", include_str!("../../python/plimsoll/techniques/lazy_logits.py")),
     ("memory_budget.py", include_str!("../../python/plimsoll/techniques/memory_budget.py")),
     ("no_compile.py", include_str!("../../python/plimsoll/techniques/no_compile.py")),

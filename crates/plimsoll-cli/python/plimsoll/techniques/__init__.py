@@ -78,4 +78,10 @@ def trains():
 
 
 def report():
-    return [dict(name=it.name, **it.report()) for it in context.active]
+    from . import frameworks
+
+    rows = [dict(name=it.name, **it.report()) for it in context.active]
+    for it, row in zip(context.active, rows):
+        if row["applied"] and row["lines"]:
+            row["lines"] = frameworks.words(it.name, getattr(it, "number", None)) + row["lines"]
+    return rows

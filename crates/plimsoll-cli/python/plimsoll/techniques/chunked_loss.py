@@ -29,6 +29,7 @@ class ChunkedLoss:
 
     def __init__(self, value):
         self.rows, self.count, self.classes, self.weight = value, 0, 0, None
+        self.is_functional = False
 
     def begin(self):
         global technique
@@ -43,6 +44,21 @@ class ChunkedLoss:
             return original(input, weight, bias)
 
         F.linear = linear
+        for place, name in ((torch, "matmul"), (torch, "mm"), (torch.Tensor, "matmul"), (torch.Tensor, "mm"), (torch.Tensor, "__matmul__")):
+            setattr(place, name, self.product(getattr(place, name)))
+
+    def product(self, original):
+        # A product with a parameter, written without a layer: `h @ w.t()`.
+        @functools.wraps(original)
+        def call(*args, **kwargs):
+            if len(args) == 2 and not kwargs and torch.is_grad_enabled() and not torch.compiler.is_compiling():
+                weight, owner = as_weight(args[1])
+                if owner is not None and self.suits(args[0], weight, owner) and not is_checkpointed():
+                    self.is_functional = True
+                    return lazy(args[0], weight, None, owner)
+            return original(*args, **kwargs)
+
+        return call
 
     def first(self, root):
         why = context.wrapped_class(root)
@@ -51,7 +67,7 @@ class ChunkedLoss:
         if why is not None:
             context.refuse(self.name, why)
 
-    def suits(self, input, weight):
+    def suits(self, input, weight, owner=None):
         if type(input) is not torch.Tensor or type(weight) not in (torch.Tensor, torch.nn.Parameter):
             return False
         if weight.dim() != 2 or weight.shape[0] < LEAST_CLASSES or input.dim() < 2 or torch.compiler.is_compiling():
@@ -59,7 +75,9 @@ class ChunkedLoss:
         elements = input.numel() // max(input.shape[-1], 1) * weight.shape[0]
         if self.rows is None and elements < LEAST_ELEMENTS:
             return False
-        return weight not in otherwise and input.is_floating_point()
+        if owner is not None and input.dtype != weight.dtype and not torch.is_autocast_enabled(input.device.type):
+            return False
+        return (weight if owner is None else owner) not in otherwise and input.is_floating_point()
 
     def backward(self):
         if not self.count:
@@ -72,6 +90,9 @@ class ChunkedLoss:
 
     def report(self):
         rows = "" if self.rows is None else f", rows={self.rows}"
+        if self.is_functional and not self.owners():
+            # The product is in the program's own code, which has no model to name.
+            return dict(applied=bool(self.count), detail=f"{self.classes:,} classes", lines=[])
         lines = [context.IMPORT, *each.model(f"plimsoll.chunked_loss(model{rows})", self.owners(), roots.kinds)]
         return dict(applied=bool(self.count), detail=f"{self.classes:,} classes", lines=lines)
 
@@ -91,10 +112,22 @@ def at(line):
     return f" at {line}" if line else ""
 
 
-def lazy(input, weight, bias):
+def as_weight(other):
+    # The weight of a linear layer of which a matrix is the transposed one, and the parameter that it is a view of.
+    nothing = None, None
+    if type(other) not in (torch.Tensor, torch.nn.Parameter) or other.dim() != 2 or not other.requires_grad:
+        return nothing
+    if other.is_leaf:
+        return (other.t(), other) if other.shape[1] >= LEAST_CLASSES else nothing
+    base = other._base
+    is_view = base is not None and base.is_leaf and base.shape == other.shape[::-1] and base.stride() == other.stride()[::-1]
+    return (base, base) if is_view else nothing
+
+
+def lazy(input, weight, bias, owner=None):
     kind = input.device.type
     compute = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-    return LazyLogits(input, weight, bias, compute or input.dtype, compute=compute, owner=weight)
+    return LazyLogits(input, weight, bias, compute or input.dtype, compute=compute, owner=weight if owner is None else owner)
 
 
 def used_otherwise(it, name):
