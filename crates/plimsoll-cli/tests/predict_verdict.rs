@@ -5,6 +5,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use program::{stderr, stdout};
@@ -65,9 +67,10 @@ with torch.no_grad():
         print('rows', torch.cat(kept).shape)
 ";
 
+#[needs(pytorch)]
 #[test]
 fn an_evaluation_that_grows_runs_to_its_end_or_its_need_is_computed() {
-    let Some(torch) = Torch::new("evaluates", EVALUATES) else { return };
+    let torch = Torch::new("evaluates", EVALUATES);
     // 400 MiB of results, and as much for the tensor of them all.
     let report = answer(&predict(&torch, "500MiB", &["--json"], &["keeps"]), 4);
     assert_eq!(report["verdict"]["is"], "runs out", "{report}");
@@ -102,9 +105,10 @@ for epoch in range(2):
         kept.append(out)
 ";
 
+#[needs(pytorch)]
 #[test]
 fn growth_from_step_to_step_is_in_the_first_line() {
-    let Some(torch) = Torch::new("keeps", KEEPS) else { return };
+    let torch = Torch::new("keeps", KEEPS);
     let output = predict(&torch, "1GiB", &[], &["2000"]);
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     let text = stdout(&output);
@@ -140,9 +144,10 @@ while True:
         rows //= 2
 ";
 
+#[needs(pytorch)]
 #[test]
 fn an_out_of_memory_answer_says_the_need_and_the_next_command() {
-    let Some(torch) = Torch::new("needs", NEEDS) else { return };
+    let torch = Torch::new("needs", NEEDS);
     let output = predict(&torch, "400MiB", &[], &[]);
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     let (text, said) = (stdout(&output), stderr(&output));
@@ -187,9 +192,10 @@ with torch.cuda.graph(graph):
     weights.detach() * 2
 ";
 
+#[needs(pytorch)]
 #[test]
 fn what_values_decide_is_a_warning_with_its_bytes_and_the_figures_are_not_exact() {
-    let Some(torch) = Torch::new("assumes-values", ASSUMES) else { return };
+    let torch = Torch::new("assumes-values", ASSUMES);
     let report = answer(&predict(&torch, "8GiB", &["--json", "--whole"], &[]), 0);
     let warning = report["warnings"][0].as_str().expect("a warning");
     assert!(
@@ -210,9 +216,10 @@ F.cross_entropy((h @ w.t()).float(), t).backward()
 assert w.grad.shape == w.shape and h.grad.shape == h.shape
 ";
 
+#[needs(pytorch)]
 #[test]
 fn chunked_loss_takes_a_product_that_is_no_layer() {
-    let Some(torch) = Torch::new("functional", FUNCTIONAL) else { return };
+    let torch = Torch::new("functional", FUNCTIONAL);
     let options = ["--json", "--whole", "--with", "chunked-loss=128"];
     let report = answer(&predict(&torch, "2GiB", &options, &[]), 0);
     assert_eq!(report["techniques"][0]["applied"], true, "{report}");
