@@ -11,7 +11,7 @@ use std::ops::{Index, IndexMut};
 /// ```
 /// # use plimsoll_alloc::Category;
 /// assert_eq!(Category::OptimizerState.name(), "optimizer state");
-/// assert_eq!(Category::ALL.len(), 8);
+/// assert_eq!(Category::ALL.len(), 9);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Category {
@@ -32,11 +32,13 @@ pub enum Category {
     Workspace,
     /// A batch of data.
     Input,
+    /// A result that the program keeps, such as the logits of the last step.
+    Output,
 }
 
 impl Category {
     /// All categories, in the order of tables.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Parameter,
         Self::Buffer,
         Self::Gradient,
@@ -45,6 +47,7 @@ impl Category {
         Self::Temporary,
         Self::Workspace,
         Self::Input,
+        Self::Output,
     ];
 
     /// The singular name, in lower case.
@@ -58,6 +61,7 @@ impl Category {
             Self::Temporary => "temporary",
             Self::Workspace => "workspace",
             Self::Input => "input",
+            Self::Output => "output",
         }
     }
 
@@ -72,6 +76,7 @@ impl Category {
             Self::Temporary => "temporaries",
             Self::Workspace => "workspaces",
             Self::Input => "inputs",
+            Self::Output => "outputs",
         }
     }
 }
@@ -93,7 +98,7 @@ impl fmt::Display for Category {
 /// assert_eq!(bytes.iter().next(), Some((Category::Parameter, 0)));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct CategoryBytes([u64; 8]);
+pub struct CategoryBytes([u64; Category::ALL.len()]);
 
 impl CategoryBytes {
     /// Each category with its bytes, in the order of [`Category::ALL`].

@@ -59,6 +59,49 @@ fn nvidia_smi_answers_for_the_imitated_gpus() {
     assert!(said.contains("/caches/triton"), "{said}");
 }
 
+/// Keeps a result, batches, an average of the weights and a copy of them; its derivatives have temporaries to the end.
+const KEEPS: &str = "
+import copy, torch
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+    @staticmethod
+    def backward(ctx, gradient):
+        x, = ctx.saved_tensors
+        wide = torch.ones(64, *x.shape, device='cuda')
+        return gradient * x * wide[0]
+lstm, net = torch.nn.LSTM(256, 256, batch_first=True).cuda(), torch.nn.Linear(256, 4096).cuda()
+average = copy.deepcopy(net)
+best = {name: it.clone() for name, it in net.state_dict().items()}
+data = [torch.randn(64, 16, 256, device='cuda') for _ in range(4)]
+for x in data:
+    x.requires_grad_()
+    y = net(lstm(Square.apply(x))[0]).log_softmax(-1)
+    y.sum().backward()
+    lstm.zero_grad()
+    net.zero_grad()
+";
+
+#[test]
+fn every_byte_has_an_owner() {
+    let Some(output) = predict("keeps", KEEPS, &["--whole", "--json"], &[]) else { return };
+    let report = answer(&output, 0);
+    let rows = report.pointer("/judged/explanation/held/by_category").and_then(Value::as_array);
+    let rows = rows.unwrap_or_else(|| panic!("{report}"));
+    let percent = |name: &str| {
+        let of = |row: &&Value| {
+            if name == "unknown" { row["category"].is_null() } else { row["category"] == name }
+        };
+        let bytes: f64 = rows.iter().filter(of).filter_map(|row| row["bytes"].as_f64()).sum();
+        100.0 * bytes / report["judged"]["peak_allocated_bytes"].as_f64().expect("a peak")
+    };
+    assert!(percent("unknown") < 2.0, "{rows:?}");
+    assert!(percent("input") > 1.0 && percent("output") > 5.0, "{rows:?}");
+    assert!(percent("gradient") < 5.0, "{rows:?}"); // 64 MiB of temporaries
+}
+
 const PROFILES: &str = "
 import torch
 from torch.profiler import profile, ProfilerActivity

@@ -241,7 +241,8 @@ impl Case<'_> {
                     let sum = sums.entry(said).or_default();
                     *sum = (sum.0 + 1, sum.1 + bytes);
                 }
-                let unknown = sums.get("None by Unknown").map_or(0, |sum| sum.1);
+                let kept = ["None by Unknown", "Some(Output) by OutlivesBackward"];
+                let unknown: u64 = kept.iter().filter_map(|said| sums.get(*said)).map(|sum| sum.1).sum();
                 // Of blocks from before the recording sizes tell how many are what, not which.
                 let is_by_size = |said: &String| {
                     let by_size = ["SizesOfGradients", "BeyondStates"];

@@ -235,32 +235,34 @@ impl<'a> Sweep<'a> {
             if origin.line.is_some() || self.ops.is_empty() {
                 continue;
             }
-            let place = self.place_of(event.size, event.stack, origin.operator);
+            let Some(place) = self.place_of(event.size, event.stack, origin.operator) else { continue };
             self.at = place;
             tell(now, place, ForwardLine { by: self.by, ..self.ops[place].line });
         }
     }
 
-    /// The operator that a request of the backward pass belongs to.
-    fn place_of(&mut self, bytes: u64, stack: Option<StackId>, operator: Option<Name>) -> usize {
+    /// The operator that a request of the backward pass belongs to; `None` if it is known to be another than those found.
+    fn place_of(&mut self, bytes: u64, stack: Option<StackId>, operator: Option<Name>) -> Option<usize> {
         let lowest = self.saved.last().copied().unwrap_or(0);
         let highest = self.at.min(self.highest).max(lowest);
         let snapshot = self.analysis.snapshot;
-        if let Some(node) = operator.and_then(|name| derivative(name.of(snapshot))) {
+        let node = operator.and_then(|name| derivative(name.of(snapshot)));
+        let is_named = node.is_some();
+        if let Some(node) = node {
             let between = (lowest..=highest).rev().take(MOST_BETWEEN);
             let behind = highest + 1..(highest + BEYOND).min(self.ops.len());
             let before = (lowest.saturating_sub(BEYOND)..lowest).rev();
             for place in between.chain(behind).chain(before) {
                 if self.calls(place, node) {
                     self.by = FoundBy::Operator;
-                    return place;
+                    return Some(place);
                 }
             }
             self.by = FoundBy::Order;
         } else if self.analysis.origins.has_native() && stack.is_some_and(|stack| stack != StackId::EMPTY) {
             // A sum over the broadcast dimensions of a gradient, or a gradient that is kept: it belongs to the
             // derivative before it.
-            return highest;
+            return Some(highest);
         }
         let mut tensors = (0..self.derived.min(highest)).rev().take(MOST_BETWEEN);
         let of = tensors.find(|&place| {
@@ -270,9 +272,15 @@ impl<'a> Sweep<'a> {
         match of {
             Some(tensor) => {
                 self.derived = tensor;
-                self.ops[tensor].consumer
+                Some(self.ops[tensor].consumer)
             }
-            None => highest,
+            // The derivative has a name, and no operator near here has it: that of a view, which requests no memory. Then an
+            // operator of much smaller tensors is not its line.
+            None if is_named => {
+                let near = &self.ops[highest.saturating_sub(BEYOND)..=highest];
+                near.iter().any(|op| op.bytes >= bytes / 2).then_some(highest)
+            }
+            None => Some(highest),
         }
     }
 

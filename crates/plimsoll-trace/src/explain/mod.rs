@@ -7,6 +7,7 @@ mod compare;
 mod compiler;
 mod device;
 mod fragmentation;
+mod kept;
 mod last_pass;
 pub mod leaks;
 mod ledger;

@@ -271,6 +271,8 @@ fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
     if is_python(file) {
         if !is_library(file) {
             Mark::User
+        } else if is_package(file) && loads_weights(name) {
+            Mark::Library(Activity::Building)
         } else if is_package(file) {
             Mark::Package
         } else {
@@ -314,6 +316,14 @@ pub(super) fn is_package(file: &str) -> bool {
 /// Whether a frame is a derivative that the program defines, also in compiled code.
 fn derives(snapshot: &Snapshot, frame: &Frame) -> bool {
     matches!(snapshot.texts.get(frame.name), "backward" | "vjp")
+}
+
+/// Whether a function of a package loads a model's weights, by its name: transformers, diffusers, accelerate, peft.
+fn loads_weights(name: &str) -> bool {
+    matches!(
+        name,
+        "from_pretrained" | "load_checkpoint_in_model" | "load_checkpoint_and_dispatch" | "from_single_file"
+    )
 }
 
 fn library_mark(file: &str, name: &str) -> Mark {
@@ -361,6 +371,12 @@ fn library_activity(file: &str, name: &str) -> Activity {
     if file.ends_with("/torch/nn/parallel/distributed.py") && name == "_ddp_init_helper" {
         return Activity::Bucketing;
     }
+    // ZeroRedundancyOptimizer keeps the parameters in buffers of its own.
+    if file.ends_with("/torch/distributed/optim/zero_redundancy_optimizer.py")
+        && matches!(name, "_build_param_buckets" | "_build_ddp_param_buckets")
+    {
+        return Activity::Building;
+    }
     let is_sharded = file.contains("/torch/distributed/fsdp/");
     if is_sharded && name.contains("unshard") {
         return Activity::Gathering;
@@ -369,7 +385,8 @@ fn library_activity(file: &str, name: &str) -> Activity {
         return Activity::Backward;
     }
     let is_module = file.ends_with("/torch/nn/modules/module.py") && matches!(name, "_apply" | "convert");
-    let is_made = file.contains("/torch/nn/") && matches!(name, "__init__" | "reset_parameters");
+    const MAKES: [&str; 4] = ["__init__", "reset_parameters", "flatten_parameters", "__deepcopy__"];
+    let is_made = file.contains("/torch/nn/") && MAKES.contains(&name);
     let is_made = is_made || is_sharded && name.starts_with("_init");
     if is_module || is_made || file.ends_with("/torch/nn/init.py") {
         Activity::Building
@@ -393,6 +410,10 @@ fn native(id: TextId, name: &str) -> Mark {
         ["torch::autograd::Engine::", "torch::autograd::PyNode::apply", "BackwardCFunction"];
     if ENGINE.iter().any(|part| name.contains(part)) {
         return Mark::Derivative(None);
+    }
+    // DDP makes its buckets anew in the second step, in the order in which gradients came.
+    if name.contains("c10d::Reducer::initialize_buckets") {
+        return Mark::Native(Activity::Bucketing);
     }
     const SCRATCH: [&str; 4] = ["getCurrentCUDABlas", "getCUDABlasLt", "CuBlasLtWorkspace", "getWorkspace"];
     if SCRATCH.iter().any(|part| name.contains(part)) || name.contains("cudnn") && name.contains("orkspace") {

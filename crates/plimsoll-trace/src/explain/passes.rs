@@ -131,6 +131,16 @@ impl Passes {
         self.passes.partition_point(|pass| pass.first <= event).checked_sub(1)
     }
 
+    /// The pass that an event lies in; `None` before the first request.
+    pub(super) fn pass_at(&self, event: EventIndex) -> Option<Pass> {
+        self.at(event).map(|place| self.passes[place])
+    }
+
+    /// Whether it is the last pass of the trace.
+    pub(super) fn is_last(&self, pass: &Pass) -> bool {
+        self.passes.last() == Some(pass)
+    }
+
     /// The kind of the pass that an event lies in; `None` before the first request.
     pub fn kind_at(&self, event: EventIndex) -> Option<PassKind> {
         self.at(event).map(|place| self.passes[place].kind)

@@ -7,11 +7,12 @@
 
 use plimsoll_alloc::Category;
 
+use super::kept::Program;
 use super::modules::in_modules;
 use super::origin::{Activity, Origins};
 use super::passes::{Pass, PassKind, Passes};
 use super::sizes;
-use super::{buffers, last_pass};
+use super::{buffers, kept, last_pass};
 use crate::snapshot::{EventIndex, LifeIndex, Snapshot, TextId};
 use crate::timeline::{Life, Timeline};
 
@@ -74,6 +75,9 @@ pub enum Why {
     OutlivesPass,
     /// Allocated in a backward pass or an optimizer step, and freed before it ended.
     FreedSoon,
+    /// Allocated in a backward pass and freed between its last request and its end. No tensor from before the pass has
+    /// its size, so it is no gradient.
+    FreedAsPassEnds,
     /// The recording ends after the optimizer step that allocated the block; other blocks of the same stack were
     /// freed before their step ended.
     OthersFreedSoon,
@@ -91,6 +95,15 @@ pub enum Why {
     SizesOfGradients,
     /// Older than the recording and live throughout, with the size of a parameter, and beyond the number of states.
     BeyondStates,
+    /// Created or copied by the program outside every module, and live when the backward pass that follows has ended, or
+    /// when the recording ends.
+    MadeOutsideModules,
+    /// Allocated in the forward pass and live when the backward pass that follows has ended, or when the recording ends.
+    OutlivesBackward,
+    /// Kept as those, and copied outside every module, with the size of a parameter.
+    SizeOfParameter,
+    /// Older than a recording of inference alone, and live throughout.
+    HeldThroughout,
     /// The only block of its pass and stream with the size of a cuBLAS workspace. It is never freed, and no parameter
     /// has that size.
     SizeOfWorkspace,
@@ -106,12 +119,20 @@ impl Why {
             Self::FreedInBackward
             | Self::OutlivesPass
             | Self::FreedSoon
+            | Self::FreedAsPassEnds
+            | Self::MadeOutsideModules
+            | Self::OutlivesBackward
             | Self::OthersFreedSoon
             | Self::BesideState
             | Self::Recomputed
             | Self::SizesOfGradients
             | Self::SizeOfWorkspace => "likely",
-            Self::FreedInForward | Self::HeldAtFailure | Self::HeldAtEnd | Self::BeyondStates => "a guess",
+            Self::FreedInForward
+            | Self::HeldAtFailure
+            | Self::HeldAtEnd
+            | Self::BeyondStates
+            | Self::SizeOfParameter
+            | Self::HeldThroughout => "a guess",
             Self::Unknown => "unknown",
         }
     }
@@ -125,6 +146,13 @@ impl Why {
             Self::FreedInBackward => "allocated outside the backward pass, freed during it",
             Self::OutlivesPass => "outlive the pass that allocated them",
             Self::FreedSoon => "freed before the pass that allocated them ended",
+            Self::FreedAsPassEnds => "freed as the backward pass ended, and of a size that no parameter has",
+            Self::MadeOutsideModules => "created or copied by the program, outside the model",
+            Self::OutlivesBackward => "kept by the program after the passes that used them",
+            Self::SizeOfParameter => "kept copies, of the size of a parameter",
+            Self::HeldThroughout => {
+                "allocated before the recording and live throughout, without a backward pass"
+            }
             Self::OthersFreedSoon => {
                 "allocated in the last optimizer step; other blocks of their stacks were freed within a step"
             }
@@ -164,7 +192,8 @@ impl Purposes {
         };
         let mut purposes: Vec<Purpose> = timeline.lives.iter().map(recorded).collect();
         if infer {
-            let keeps_graph = keeps_graph(timeline, origins, passes);
+            let program = Program::of(snapshot, timeline, origins, passes);
+            let keeps_graph = keeps_graph(timeline, origins, passes, &program);
             let has_model = has_model(snapshot, passes);
             let are_buffers = buffers::of_stacks(snapshot, &timeline.lives, origins, passes);
             let unknown = |purpose: &Purpose| purpose.category.is_none();
@@ -186,6 +215,7 @@ impl Purposes {
             last_pass::settle(snapshot, &timeline.lives, &mut purposes, origins, passes);
             sizes::workspaces(&timeline.lives, &mut purposes, passes);
             sizes::before(&timeline.lives, &mut purposes, passes);
+            kept::settle(&program, timeline, &mut purposes);
         }
         Self(purposes)
     }
@@ -295,14 +325,14 @@ fn has_model(snapshot: &Snapshot, passes: &Passes) -> bool {
 
 /// Whether a recording without a backward pass ends while a third of all bytes that operators allocated is live. A
 /// graph that waits for its backward pass keeps what inference frees.
-fn keeps_graph(timeline: &Timeline, origins: &Origins, passes: &Passes) -> bool {
+fn keeps_graph(timeline: &Timeline, origins: &Origins, passes: &Passes, program: &Program<'_>) -> bool {
     if passes.iter().any(|pass| pass.kind == PassKind::Backward) {
         return false;
     }
     let (mut asked, mut held) = (0_u64, 0_u64);
     let of_operators =
         |life: &&Life| life.born.is_some() && origins.get(life.stack).activity <= Activity::Forward;
-    for life in timeline.lives.iter().filter(of_operators) {
+    for life in timeline.lives.iter().filter(of_operators).filter(|life| !program.is_input(life)) {
         asked = asked.saturating_add(life.bytes);
         held = held.saturating_add(if life.freed.is_none() { life.bytes } else { 0 });
     }

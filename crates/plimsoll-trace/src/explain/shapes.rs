@@ -103,11 +103,12 @@ impl FailedRequest<'_> {
         let of_parameters =
             parameters.get(&block_bytes).and_then(|&count| dims.of_parameter(block_bytes, count));
         let mut found: Vec<Guess> = of_parameters.filter(|_| !self.is_pass).into_iter().collect();
+        let computes = self.computes();
         if found.is_empty() {
             found = dims.products(block_bytes);
-            found.extend(dims.attention(block_bytes));
+            found.extend(dims.attention(block_bytes).filter(|_| computes));
             // The model's own widths make squares, too: then those guesses come first.
-            let square = self.broadcast(born, block_bytes);
+            let square = self.broadcast(born, block_bytes).filter(|_| computes);
             let is_width = |guess: &Guess| guess.dims.iter().all(|length| dims.widths.contains(length));
             match square {
                 Some(guess) if found.is_empty() || is_width(&guess) => found.push(guess),
@@ -115,11 +116,43 @@ impl FailedRequest<'_> {
                 None => {}
             }
         }
-        if found.is_empty() && dims.widths.is_empty() {
+        if found.is_empty() && dims.widths.is_empty() && computes {
             found = self.scores(born, block_bytes);
         }
         found.truncate(MOST);
         found
+    }
+
+    /// Whether the operator of the request, if its stack shows one, can make a square from vectors or rows: it multiplies, adds,
+    /// compares or normalises. One that joins, copies, looks up or creates tensors cannot.
+    fn computes(&self) -> bool {
+        const CANNOT: [&str; 20] = [
+            "cat",
+            "stack",
+            "embedding",
+            "index",
+            "gather",
+            "repeat",
+            "expand",
+            "new",
+            "zeros",
+            "ones",
+            "empty",
+            "full",
+            "rand",
+            "arange",
+            "conv",
+            "cudnn",
+            "native_layer_norm",
+            "native_batch_norm",
+            "one_hot",
+            "pad",
+        ];
+        let operator = self.analysis.origins.get(self.failure.stack).operator;
+        let Some(name) = operator.map(|name| name.of(self.analysis.snapshot).trim_start_matches('_')) else {
+            return true;
+        };
+        !CANNOT.iter().any(|one| name.starts_with(one))
     }
 
     fn category(&self, nth: usize) -> Option<Category> {

@@ -44,7 +44,7 @@ pub(super) fn workspaces(lives: &[Life], purposes: &mut [Purpose], passes: &Pass
 }
 
 /// The requested bytes, rounded to 512. The block may be larger than any tensor.
-fn size(life: &Life) -> u64 {
+pub(super) fn size(life: &Life) -> u64 {
     life.requested_bytes.get().map_or(life.bytes, |bytes| bytes.div_ceil(512).saturating_mul(512))
 }
 

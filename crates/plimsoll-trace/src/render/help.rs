@@ -100,5 +100,6 @@ fn less(category: Category) -> &'static str {
             "set CUBLAS_WORKSPACE_CONFIG to less, or torch.backends.cudnn.benchmark to False"
         }
         Category::Input => "use a smaller batch, or move less of it to the device at a time",
+        Category::Output => "del them before the next step, or keep a copy on the CPU (.detach().cpu())",
     }
 }

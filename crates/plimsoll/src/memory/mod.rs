@@ -123,6 +123,7 @@ pub fn why(category: Category) -> &'static str {
         Category::Temporary => "intermediate results and gradients, freed once they are used",
         Category::Workspace => "scratch memory of the running kernel",
         Category::Input => "the current batch",
+        Category::Output => "results that the program keeps",
     }
 }
 

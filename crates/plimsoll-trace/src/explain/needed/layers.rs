@@ -11,6 +11,7 @@ use super::{Rest, StillNeeded, rounded, size};
 use crate::explain::fragmentation::DeviceAnalysis;
 use crate::explain::owners::held;
 use crate::explain::passes::Passes;
+use crate::explain::purpose::{Purpose, Why};
 use crate::failure::Failure;
 use crate::snapshot::{Action, EventIndex};
 
@@ -93,7 +94,10 @@ fn period(rises: &[u64]) -> Option<usize> {
 fn equal_layers(analysis: DeviceAnalysis<'_>, failure: &Failure, least: usize) -> Option<usize> {
     let mut sizes: BTreeMap<u64, usize> = BTreeMap::new();
     for (index, life) in held(analysis.timeline, Some(failure.at)) {
-        if analysis.purposes.get(index).category == Some(Category::Parameter) {
+        let Purpose { category, why } = analysis.purposes.get(index);
+        // What is called a parameter for want of another owner would make one layer more.
+        let is_guess = matches!(why, Why::HeldThroughout | Why::SizeOfParameter);
+        if category == Some(Category::Parameter) && !is_guess {
             *sizes.entry(size(life)).or_default() += 1;
         }
     }

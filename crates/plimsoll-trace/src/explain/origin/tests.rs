@@ -76,6 +76,24 @@ fn a_training_loops_line_has_the_line_of_the_layer_or_the_optimizer_that_it_call
 }
 
 #[test]
+fn what_makes_loads_or_copies_weights_builds_and_reducers_make_buckets() {
+    let main = ("/home/me/train.py", "<module>");
+    let op = ("libtorch_cpu.so", "at::_ops::empty_strided::call(c10::ArrayRef<c10::SymInt>)");
+    let building = [
+        ("/x/site-packages/torch/nn/modules/rnn.py", "flatten_parameters"),
+        ("/x/site-packages/torch/nn/parameter.py", "__deepcopy__"),
+        ("/x/site-packages/transformers/modeling_utils.py", "from_pretrained"),
+        ("/x/site-packages/torch/distributed/optim/zero_redundancy_optimizer.py", "_build_param_buckets"),
+    ];
+    for frame in building {
+        check(&[op, frame, main], Some(main.0), Some("empty_strided"), Activity::Building);
+    }
+    let reducer = ("libtorch_cpu.so", "c10d::Reducer::initialize_buckets(std::vector<...>)");
+    let forward = ("/x/site-packages/torch/nn/parallel/distributed.py", "_pre_forward");
+    check(&[op, reducer, forward, main], Some(main.0), Some("empty_strided"), Activity::Bucketing);
+}
+
+#[test]
 fn python_around_operators_is_no_line_of_anybodys() {
     for router in [
         ("/x/site-packages/torch/_native/registry.py", "eager_router"),

@@ -69,9 +69,9 @@ mod tests {
         let categories = ids.map(|name| CustomCategory { name, matches: &matches });
         let origins = Origins::of(&snapshot).with_categories(&snapshot, &categories);
         let kinds = ids.map(|name| kind(&origins, ShownCategory::Custom(name)));
-        assert_eq!(kinds, [10, 11, 10, 12, 13, 14, 14]);
+        assert_eq!(kinds, [11, 12, 11, 13, 14, 14, 14]);
         let report = Report { file: "a", snapshot: &snapshot, origins: &origins, devices: &[] };
-        assert_eq!(names(&report)[10..], ["kv", "logits", "c", "d", "other categories"]);
-        assert_eq!(kind(&origins, ShownCategory::Purpose(None)), 8);
+        assert_eq!(names(&report)[11..], ["kv", "logits", "c", "other categories"]);
+        assert_eq!(kind(&origins, ShownCategory::Purpose(None)), 9);
     }
 }
