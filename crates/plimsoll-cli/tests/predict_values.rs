@@ -388,6 +388,43 @@ fn experts_get_equal_shares_from_routers_of_every_kind() {
     assert_eq!(report["exact"], false, "{report}");
 }
 
+/// Known values beside unknown ones. A classifier without experts chooses by `argmax`.
+const BOUNDED: &str = "
+import torch
+x = torch.randn(8, 16, device='cuda')
+end = torch.full((8,), 8, device='cuda')
+end[(x > 2).any(1)] = 3
+assert set(end.tolist()) <= {3, 8}, end.tolist()
+ids = list(range(int(end.max())))
+print(ids[-1])
+k = torch.ones(8, dtype=torch.long, device='cuda')
+k[x.argmax(1) > 3] += 2
+10 // int(k.min())
+lens = (x > 9).sum(1).clamp(min=1)
+[torch.zeros(int(n))[-1] for n in lens]
+padded = torch.zeros(4, 8, dtype=torch.long, device='cuda') + 5
+padded[:, 2] = x[:4].argmax(1)
+assert padded[:, 3:].tolist() == [[5] * 5] * 4 and padded[:, :2].tolist() == [[5] * 2] * 4
+scores = [3, 1, 2]
+assert scores[int(torch.randperm(3, device='cuda')[-1])] == 2
+assert 4 <= int(torch.randint(4, 9, (1,), device='cuda')) < 9
+";
+
+#[test]
+fn a_value_changed_through_an_unknown_mask_keeps_its_bounds() {
+    let Some(torch) = Torch::new("bounded", BOUNDED) else { return };
+    let report = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
+    let reads = deciding(&report);
+    assert!(!reads.is_empty() && reads.iter().all(|read| read["even_share"] != true), "{report}");
+    // What cannot have changed is known; what may have changed is read as unknown.
+    assert!(reads.iter().any(|read| read["line"] == 7), "{reads:?}");
+    let all = report["reads"].as_array().expect("reads");
+    assert!(all.iter().all(|read| read["line"] != 16), "{all:?}");
+    // A given value comes before a bound.
+    let assumed = torch.predict(&["--whole", "--json", "--assume", "train.py:7=3"], &[]);
+    assert!(stderr(&assumed).lines().any(|line| line.trim() == "2"), "{}", stderr(&assumed));
+}
+
 /// Appends to a log, by itself and by `logging`, reads it, and replaces a file.
 const APPENDS: &str = "
 import logging, os, sys, torch

@@ -1,13 +1,16 @@
 # Routers of mixtures of experts: they choose by values that were not computed, which would give every token to no expert,
 # or to the first. The choice is assumed to give equal shares: row i takes the experts that follow those of row i - 1, in a
-# circle. Values that depend on that are marked (`even`).
+# circle. Values that depend on that are marked (`even`). Only code that speaks of experts has any: a classifier's `argmax` and the
+# `topk` of a metric choose among few, too.
 
+import re
 import sys
 
 FEW = 512  # a choice among at most this many is one among experts, not words of a vocabulary
 FEW_SINGLE = 128  # the same for a choice of one, which classifiers make, too
 GENERATION = "transformers/generation/"
 CALLERS = 12  # frames that are searched for it
+EXPERTS = re.compile(r"expert|mixture|router|routing|rout(e|ed)(_|$)|(^|_)gat(e|es|ing)(_|$|[A-Z])|Gate$|moe(_|$)|(^|_)moe|MoE|Moe|MOE|Switch")
 
 CHOSEN = "topk argmax argmin max.dim min.dim sort sort.stable argsort.stable multinomial"
 SCATTERED = "scatter.src scatter.value scatter_.src scatter_.value"
@@ -44,12 +47,24 @@ def is_choice(tensor, dim, is_single):
         return False
     if not 1 < tensor.size(dim) <= (FEW_SINGLE if is_single else FEW):
         return False
-    frame, left = sys._getframe(1), CALLERS
+    frame, left, speaks = sys._getframe(1), CALLERS, False
     while frame is not None and left:
         if GENERATION in frame.f_code.co_filename:
             return False
+        speaks = speaks or speaks_of_experts(frame.f_code)
         frame, left = frame.f_back, left - 1
-    return True
+    return speaks
+
+
+def speaks_of_experts(code, known={}):
+    # Whether a name in this code, outside PyTorch and these hooks, is one of a mixture of experts.
+    if code not in known:
+        file = code.co_filename
+        is_own = not file.startswith("<frozen") and "-packages/torch/" not in file
+        names = (code.co_qualname if hasattr(code, "co_qualname") else code.co_name,)
+        names += code.co_names + code.co_varnames + code.co_freevars
+        known[code] = is_own and any(EXPERTS.search(part) for name in names for part in name.split("."))
+    return known[code]
 
 
 def shares(torch, indices, count, dim, is_single):

@@ -45,6 +45,10 @@ class Site:
         self.matched = []  # the lines of --assume that name it
         self.is_used = False  # whether it returned the assumed value
 
+    def is_given(self):
+        # Whether its value is more than one in place of zero.
+        return bool(self.matched) or self.value == "max"
+
     def row(self):
         file, line, function = self.place or (None, None, None)
         return dict(
@@ -98,7 +102,7 @@ class Reads:
                 # An operator counts elements, and their number is known.
                 if count in (4, 8):
                     ctypes.memmove(to, pending.to_bytes(count, sys.byteorder), count)
-                if not getattr(state, "even", False):
+                if not getattr(state, "even", False) and not getattr(state, "bounded", False):
                     return
             if getattr(state, "known", False):
                 return
@@ -110,10 +114,10 @@ class Reads:
                 site.even = True
             elif count == 1 and site.operator in PASSING:
                 ctypes.memset(to, 1, 1)
-            elif site.value is not None:
+            elif site.value is not None and (site.is_given() or not getattr(state, "bounded", False)):
                 assumed = self.bytes_of(site, count)
                 if assumed is not None:
-                    site.is_used = True
+                    site.is_used, state.assumed = True, site.is_given()
                     ctypes.memmove(to, assumed, count)
         except Exception as why:
             print(f"plimsoll: cannot trace a read of the device: {why!r}", file=sys.stderr)

@@ -41,12 +41,13 @@ const WATCH: &str = concat!(
 );
 
 /// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 13] = [
+const MODULES: [(&str, &str); 14] = [
     ("dataflow", include_str!("dataflow.py")),
     ("names", include_str!("names.py")),
     ("reads", include_str!("reads.py")),
     ("shadows", include_str!("shadows.py")),
     ("experts", include_str!("experts.py")),
+    ("bounds", include_str!("bounds.py")),
     ("failure", include_str!("failure.py")),
     ("finish", include_str!("finish.py")),
     ("loops", include_str!("loops.py")),

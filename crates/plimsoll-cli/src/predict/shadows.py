@@ -6,7 +6,8 @@
 # the shadows, and its result gets one. A read of a tensor with a shadow returns its true value: the length of a batch, a
 # padding mask. The result of any other operator has no shadow, so a read of it is a read of an unknown value.
 #
-# Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py).
+# Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values that a
+# tensor may have, although they are not known (`unsure`, bounds.py).
 
 import ctypes
 import functools
@@ -14,6 +15,7 @@ import threading
 import warnings
 
 experts = module("experts")  # watch.py defines `module` in each file that it loads
+bounds = module("bounds")
 
 MOST_BYTES = 4 << 20  # of a storage with a shadow
 MOST_FLOATS = 1 << 14  # bytes, of a floating-point one
@@ -47,8 +49,9 @@ COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
 
 class Shadow:
     # `version` is PyTorch's counter of in-place changes. An in-place operator increments it after its kernel.
-    def __init__(self, reference, address, bytes, version, changed, even):
-        self.reference, self.address, self.bytes, self.even = reference, address, bytes, even
+    # `unsure` has a mark for each of `bytes`, set at the first byte of a value; it is None while all are sure.
+    def __init__(self, reference, address, bytes, version, changed, even, unsure=None):
+        self.reference, self.address, self.bytes, self.even, self.unsure = reference, address, bytes, even, unsure
         self.versions = (version, version + 1) if changed else (version,)
 
 
@@ -72,6 +75,7 @@ class Known:
             + [(name, self.changing) for name in CHANGED.split()]
             + [(name, self.counting) for name in COUNTED.split()]
             + [(name, functools.partial(experts.choosing, self)) for name in experts.CHOSEN.split()]
+            + [(name, functools.partial(bounds.random, self)) for name in bounds.RANDOM.split()]
             + [(name, self.scattering(name)) for name in experts.SCATTERED.split()]
         )
         kinds["_local_scalar_dense"] = self.reading
@@ -151,6 +155,14 @@ class Known:
         flat = found.bytes.view(tensor.dtype)
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
+    def unsure(self, tensor):
+        # Which values of a tensor with a shadow are unsure; None if all are sure.
+        found = self.entry(tensor)
+        if found is None or found.unsure is None:
+            return None
+        marks = marks_of(found, tensor).bool()
+        return marks if bool(marks.any()) else None
+
     def entry(self, tensor):
         self.forget_written()
         found = self.shadows.get(self.address(tensor))
@@ -160,8 +172,8 @@ class Known:
             return None
         return found
 
-    def keep(self, tensor, value, changed=False, even=False):
-        # The values of this tensor are known from now on.
+    def keep(self, tensor, value, changed=False, even=False, unsure=False):
+        # The values of this tensor are known from now on. `unsure` is a bool for all of them, or a mask.
         torch = self.torch
         self.forget_written()
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor, even):
@@ -182,7 +194,12 @@ class Known:
             old = Shadow(self.weak(storage), storage.data_ptr(), bytes, 0, False, False)
             if len(self.shadows) >= PURGE:
                 self.purge()
-        fresh = Shadow(old.reference, old.address, old.bytes, version(tensor), changed, even or (old.even and changed))
+        even = even or (old.even and changed)
+        fresh = Shadow(old.reference, old.address, old.bytes, version(tensor), changed, even, old.unsure)
+        if unsure is not False and fresh.unsure is None:
+            fresh.unsure = torch.zeros_like(fresh.bytes)
+        if fresh.unsure is not None:
+            marks_of(fresh, tensor).copy_(torch.as_tensor(unsure, device="cpu"))
         self.shadows[key] = fresh
         flat = fresh.bytes.view(tensor.dtype)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
@@ -217,9 +234,9 @@ class Known:
     # Arguments and results on the host.
 
     def on_host(self, args, kwargs):
-        # The arguments with shadows in place of tensors, the number of shadows, and whether any depends on equal shares; None
-        # if any tensor is unknown.
-        torch, state = self.torch, dict(known=0, even=False)
+        # The arguments with shadows in place of tensors, the number of shadows, whether any depends on equal shares, and
+        # whether any is unsure; None if any tensor is unknown.
+        torch, state = self.torch, dict(known=0, even=False, unsure=False)
 
         class Unknown(Exception):
             pass
@@ -232,6 +249,7 @@ class Known:
                 if it.is_cuda:
                     state["known"] += 1
                     state["even"] = state["even"] or self.entry(it).even
+                    state["unsure"] = state["unsure"] or self.unsure(it) is not None
                 return value
             if isinstance(it, (list, tuple)):
                 return [one(part) for part in it]
@@ -243,7 +261,7 @@ class Known:
             args, kwargs = [one(it) for it in args], {name: one(it) for name, it in kwargs.items()}
         except Unknown:
             return None
-        return args, kwargs, state["known"], state["even"]
+        return args, kwargs, state["known"], state["even"], state["unsure"]
 
     def run_on_host(self, operator, args, kwargs):
         # The operator's result on the host.
@@ -256,10 +274,11 @@ class Known:
         name = operator._schema.name
         out = "out" if operator._overloadname.endswith("out") else None
         is_factory = name in ("aten::arange", "aten::linspace")
+        is_bounded = bounds.is_bounded(operator)
 
         def dispatched(keys, *args, **kwargs):
             result = call(keys, *args, **kwargs)
-            if self.shadows or is_factory:
+            if self.shadows or is_factory or is_bounded:
                 with self.quiet():
                     self.follow(operator, args, kwargs, result, out, is_factory)
             return result
@@ -278,8 +297,10 @@ class Known:
             if found is None or not (found[2] or is_factory):
                 if out:
                     self.drop(result)
+                elif bounds.is_bounded(operator):
+                    bounds.of_result(self, operator, args, kwargs, result)
                 return
-            args, rest, _, even = found
+            args, rest, _, even, unsure = found
             if out:
                 rest["out"] = self.torch.empty(result.size(), dtype=result.dtype, device="cpu")
             if operator._schema.name == "aten::histc":
@@ -287,12 +308,13 @@ class Known:
             values = self.run_on_host(operator, args, rest)
             values = values if isinstance(values, (list, tuple)) else (values,)
             for tensor, value in zip(tensors, values):
-                self.keep(tensor, value, changed=bool(out), even=even)
+                self.keep(tensor, value, changed=bool(out), even=even, unsure=unsure)
         except Exception as why:
             self.failed(operator, why)
 
     def changing(self, operator, call):
         is_copy = operator._schema.name == "aten::copy_"
+        is_bounded = bounds.is_bounded(operator)
 
         def dispatched(keys, *args, **kwargs):
             tensor = args[0]
@@ -300,7 +322,7 @@ class Known:
                 return self.copied_back(call, keys, args, kwargs)
             found = None
             with self.quiet():
-                if self.is_small(tensor) and not (tensor.is_floating_point() and not self.shadows):
+                if self.is_small(tensor) and (is_bounded or not tensor.is_floating_point() or self.shadows):
                     try:
                         found = self.changed(operator, args, kwargs)
                     except Exception as why:
@@ -308,7 +330,7 @@ class Known:
             result = call(keys, *args, **kwargs)
             with self.quiet():
                 if found is not None:
-                    self.keep(tensor, found[0], changed=True, even=found[1])
+                    self.keep(tensor, found[0], changed=True, even=found[1], unsure=found[2])
                 else:
                     self.drop(tensor)
             return result
@@ -316,40 +338,52 @@ class Known:
         return dispatched
 
     def changed(self, operator, args, kwargs):
-        # The values after the operator, and whether they depend on equal shares.
+        # The values after the operator, whether they depend on equal shares, and which are unsure.
+        found = self.certainly_changed(operator, args, kwargs)
+        if found is not None:
+            return found
+        found = bounds.of_change(self, operator, args, kwargs)
+        return found and (found[0], False, found[1])
+
+    def certainly_changed(self, operator, args, kwargs):
         torch, tensor, name = self.torch, args[0], operator._schema.name
         if name == "aten::copy_":
             source = self.shadow(args[1])
             if source is None:
                 return None
             even = args[1].is_cuda and self.entry(args[1]).even
-            return source.to(tensor.dtype).expand(tensor.size()).clone(), even
+            unsure = args[1].is_cuda and self.unsure(args[1])
+            return source.to(tensor.dtype).expand(tensor.size()).clone(), even, False if unsure is None else unsure
         if name in ("aten::fill_", "aten::zero_"):
-            return torch.full(tensor.size(), args[1] if len(args) > 1 else 0, dtype=tensor.dtype, device="cpu"), False
+            return torch.full(tensor.size(), args[1] if len(args) > 1 else 0, dtype=tensor.dtype, device="cpu"), False, False
         found = self.on_host(args, kwargs)
         if found is None:
             return None
-        args, rest, _, even = found
+        args, rest, _, even, unsure = found
         args[0] = args[0].clone()
-        return self.run_on_host(operator, args, rest), even
+        return self.run_on_host(operator, args, rest), even, unsure
 
     def copied_back(self, call, keys, args, kwargs):
         # A copy to the host.
         source = args[1]
         with self.quiet():
-            value = self.shadow(source)
-        result = self.watched(call, keys, args, kwargs, source, value is not None)
-        if value is not None and source.is_cuda:
+            value, unsure = self.shadow(source), self.unsure(source) if source.is_cuda else None
+        result = self.watched(call, keys, args, kwargs, source, value, unsure)
+        if value is not None and source.is_cuda and not (unsure is not None and self.of_thread.assumed):
             with self.quiet(), self.torch._C._AutoDispatchBelowAutograd():
+                if unsure is not None and bool((value == 0).any()):
+                    value = self.torch.where(value == 0, args[0].to(value.dtype), value)
                 args[0].copy_(value)
         return result
 
     def reading(self, operator, call):
         def dispatched(keys, tensor):
             with self.quiet():
-                value = self.shadow(tensor)
-            result = self.watched(call, keys, (tensor,), {}, tensor, value is not None)
-            return result if value is None else value.item()
+                value, unsure = self.shadow(tensor), self.unsure(tensor)
+            result = self.watched(call, keys, (tensor,), {}, tensor, value, unsure)
+            if value is None or (unsure is not None and self.of_thread.assumed):
+                return result
+            return value.item() or (result if unsure is not None else value.item())
 
         return dispatched
 
@@ -362,13 +396,15 @@ class Known:
 
         return dispatched
 
-    def watched(self, call, keys, args, kwargs, tensor, is_known):
-        # A read of a known value is reported only if the value depends on equal shares.
-        state = self.of_thread
-        before = {name: getattr(state, name, None) for name in ("tensor", "known", "even")}
+    def watched(self, call, keys, args, kwargs, tensor, value, unsure):
+        # A read of a known value is reported only if the value depends on equal shares, or is unsure.
+        state, is_known = self.of_thread, value is not None and unsure is None
+        state.assumed = False
+        before = {name: getattr(state, name, None) for name in ("tensor", "known", "even", "bounded")}
         even = bool(is_known and self.entry(tensor).even) if tensor.is_cuda else False
         is_ours = getattr(state, "unread", False)
         state.tensor, state.known, state.even = tensor, is_ours or (is_known and not even), even
+        state.bounded = unsure is not None and bool((value != 0).all())
         try:
             return call(keys, *args, **kwargs)
         finally:
@@ -384,22 +420,23 @@ class Known:
         name = operator._schema.name.removeprefix("aten::")
 
         def dispatched(keys, *args, **kwargs):
-            values, even = None, False
+            values, even, unsure = None, False, False
             if self.shadows:
                 try:
                     with self.quiet():
                         found = self.on_host(args, kwargs)
                         if found is not None:
-                            values, even = self.run_on_host(operator, found[0], found[1]), found[3]
+                            values, even, unsure = self.run_on_host(operator, found[0], found[1]), *found[3:]
                 except Exception as why:
                     self.failed(operator, why)
             all_values = values if isinstance(values, (list, tuple)) else (values,)
             state = self.of_thread
-            names = ("pending", "operator", "even", "tensor", "known")
+            names = ("pending", "operator", "even", "bounded", "tensor", "known")
             before = {it: getattr(state, it, None) for it in names}
             dim = args[1] if name == "unique_dim" else 0
             state.pending = None if values is None else all_values[0].size(dim)
             state.operator, state.even, state.tensor, state.known = name, even, args[0], False
+            state.bounded = unsure
             try:
                 result = call(keys, *args, **kwargs)
             finally:
@@ -410,7 +447,7 @@ class Known:
                 with self.quiet():
                     for tensor, value in zip(results, all_values):
                         if tensor.size() == value.size() and tensor.numel():
-                            self.keep(tensor, value, even=even)
+                            self.keep(tensor, value, even=even, unsure=unsure)
             return result
 
         return dispatched
@@ -418,6 +455,12 @@ class Known:
     def failed(self, operator, why):
         # Without a shadow the value is unknown, which is safe.
         return None
+
+
+def marks_of(shadow, tensor):
+    # The marks of a tensor's values in its storage, each at the first byte of the value.
+    size = tensor.element_size()
+    return shadow.unsure.as_strided(tensor.size(), [it * size for it in tensor.stride()], tensor.storage_offset() * size)
 
 
 def version(tensor):

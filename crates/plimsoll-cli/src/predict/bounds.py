@@ -1,0 +1,97 @@
+# Values that are not known but cannot be zero: what an operator's bounds, or a tensor's values before a change through an
+# unknown mask, leave. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between its bounds.
+#
+# A read of such a value is a read of an unknown one: it is listed, and `--assume` replaces it. Without `--assume` the program gets the
+# bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of a shadow (shadows.py) that
+# is such a value is marked in `unsure`.
+
+MOST_FLOATS = 1024  # elements, of a floating-point result
+# With zeros for what is unknown, these give a value that the result may have.
+BOUNDED = set("clamp clamp.Tensor clamp_min clamp_min.Tensor maximum add.Tensor where.self clamp_ clamp_min_".split())
+RANDOM = "random_.from randperm.generator_out"
+BY_INDEX = ("aten::index_put_", "aten::_index_put_impl_")
+BY_MASK = BY_INDEX + ("aten::masked_fill_", "aten::index_fill_")
+
+
+def is_bounded(operator):
+    overload = operator._overloadname
+    name = operator._schema.name.removeprefix("aten::")
+    return (f"{name}.{overload}" if overload not in ("", "default") else name) in BOUNDED
+
+
+def may_bound(tensor):
+    # Whether a result of this size and type is worth a bound.
+    return not tensor.is_floating_point() or tensor.numel() <= MOST_FLOATS
+
+
+def with_zeros(known, args, kwargs):
+    # The arguments on the host, with zeros for what is unknown.
+    torch = known.torch
+
+    def one(it):
+        if isinstance(it, torch.Tensor):
+            value = known.shadow(it)
+            return torch.zeros(it.size(), dtype=it.dtype, device="cpu") if value is None else value
+        return [one(part) for part in it] if isinstance(it, (list, tuple)) else it
+
+    return [one(it) for it in args], {name: one(it) for name, it in kwargs.items()}
+
+
+def of_result(known, operator, args, kwargs, result):
+    # Gives a result of unknown inputs the values that it has if they are zero, unless those are zero, too.
+    if not isinstance(result, known.torch.Tensor) or not may_bound(result) or not known.is_small(result):
+        return
+    args, kwargs = with_zeros(known, args, kwargs)
+    value = known.run_on_host(operator, args, kwargs)
+    if bool(value.any()):
+        known.keep(result, value, unsure=True)
+
+
+def of_change(known, operator, args, kwargs):
+    # The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure; None
+    # if nothing is known of them.
+    torch, tensor, name = known.torch, args[0], operator._schema.name
+    before = known.shadow(tensor)
+    if before is None:
+        if not is_bounded(operator) or not may_bound(tensor):
+            return None
+        args, kwargs = with_zeros(known, args, kwargs)
+        value = known.run_on_host(operator, args, kwargs)
+        return (value, True) if bool(value.any()) else None
+    unsure = known.unsure(tensor)
+    unsure = torch.zeros(tensor.size(), dtype=torch.bool, device="cpu") if unsure is None else unsure.clone()
+    if name == "aten::copy_":
+        return torch.zeros_like(before), True
+    if name in BY_INDEX and not (len(args) > 3 and args[3]):
+        places = known.on_host((args[1],), {})
+        if places is not None and not places[4]:
+            # The places are known, the values are not.
+            indices = tuple(slice(None) if it is None else it for it in places[0][0])
+            values = before.clone()
+            values[indices], unsure[indices] = 0, True
+            return values, unsure
+    return (before.clone(), True) if name in BY_MASK else None
+
+
+def random(known, operator, call):
+    # Random integers lie between their bounds; a random permutation has each index once.
+    is_permutation = operator._schema.name == "aten::randperm"
+
+    def dispatched(keys, *args, **kwargs):
+        result = call(keys, *args, **kwargs)
+        try:
+            with known.quiet():
+                torch, lowest = known.torch, None if is_permutation else args[1]
+                if known.is_small(result) and not result.is_floating_point() and (is_permutation or lowest):
+                    if is_permutation:
+                        value = torch.arange(result.numel(), dtype=result.dtype, device="cpu")
+                    else:
+                        value = torch.full(result.size(), lowest, dtype=result.dtype, device="cpu")
+                    known.keep(result, value, changed=True, unsure=True)
+                else:
+                    known.drop(result)
+        except Exception as why:
+            known.failed(operator, why)
+        return result
+
+    return dispatched
