@@ -197,7 +197,16 @@ impl<'a> Run<'a> {
     fn resume(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
         let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
         let Some(from) = saves.take_checkpoint() else { return Ok(()) };
-        self.progress = from.load(self.network.module(), self.optimizer.as_mut(), self.device)?;
+        let (progress, not_finite) =
+            from.load(self.network.module(), self.optimizer.as_mut(), self.device)?;
+        self.progress = progress;
+        if let Some(first) = not_finite.first() {
+            let more = not_finite.len() - 1;
+            let more = if more > 0 { format!(" and {more} more tensors") } else { String::new() };
+            watch.note(&format!(
+                "the checkpoint has NaN or infinite values in {first}{more}: go on from an older one"
+            ));
+        }
         self.saved_step = saves.starts_here().then_some(self.progress.step);
         watch.resumed(self.place());
         Ok(())

@@ -1,7 +1,8 @@
 //! `--save` and `--resume`: a folder with the checkpoint of a run and the weights for other programs.
 //!
-//! `checkpoint.safetensors` has everything that a run goes on from; `model.safetensors` only the weights, under PyTorch's
-//! names. Each is replaced whole or not at all, so whatever ends the run leaves the last good ones.
+//! `checkpoint.safetensors` has everything that a run goes on from, `checkpoint-previous.safetensors` the same of one save
+//! before; `model.safetensors` only the weights, under PyTorch's names. Each is replaced whole or not at all, so whatever ends
+//! the run leaves the last good ones. One run at a time saves into a folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +11,7 @@ use clap::Args;
 use plimsoll::Device;
 use plimsoll::nn::Module;
 use plimsoll::optim::Optimizer;
-use plimsoll::serialize::{self, Checkpoint, SerializeError};
+use plimsoll::serialize::{self, Checkpoint, FolderLock, SerializeError};
 use plimsoll_trace::output::replace;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
@@ -22,6 +23,8 @@ use crate::exit::{Exit, Failure};
 
 /// The file that a run goes on from.
 const CHECKPOINT: &str = "checkpoint.safetensors";
+/// The one before it, to go on from if that is damaged.
+const PREVIOUS: &str = "checkpoint-previous.safetensors";
 /// The weights alone.
 const WEIGHTS: &str = "model.safetensors";
 /// The value in a checkpoint that has what is not a tensor.
@@ -39,7 +42,7 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "N", default_value_t = 250, help_heading = "Saving",
           value_parser = clap::value_parser!(u64).range(1..))]
     save_every: u64,
-    /// Go on, bit for bit, from the checkpoint in this folder [default: the one of --save]; without --save, save there too
+    /// Go on, bit for bit, from the checkpoint in this folder, or from this file [default: the one of --save]; without --save, save there too
     #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Saving")]
     #[expect(clippy::option_option, reason = "an option that is there with or without a value")]
     resume: Option<Option<PathBuf>>,
@@ -57,7 +60,10 @@ pub(crate) struct Saves {
     checkpoint: Option<Loaded>,
     /// Whether the checkpoint to go on from is in this folder.
     starts_here: bool,
+    /// Whether the checkpoint there is this run's own, or the one it went on from.
+    is_own: bool,
     failure: Option<SerializeError>,
+    _lock: FolderLock,
 }
 
 /// What a checkpoint says of its job.
@@ -93,7 +99,11 @@ impl SaveArgs {
                 usage("--resume goes on from a checkpoint: name its folder, or give --save DIR".to_owned())
             })?),
         };
-        let Some(folder) = self.save.as_ref().or(from) else { return Ok(None) };
+        // A file is a checkpoint itself, such as the previous one of a folder.
+        let is_file = from.is_some_and(|from| from.is_file());
+        let file = from.map(|from| if is_file { from.clone() } else { from.join(CHECKPOINT) });
+        let from = from.map(|from| if is_file { folder_of(from) } else { from.as_path() });
+        let Some(folder) = self.save.as_deref().or(from) else { return Ok(None) };
         if !device.has_values() {
             return Err(usage(format!(
                 "{} computes no values, so there is nothing to save or to go on from: leave --save and --resume out, or \
@@ -102,7 +112,7 @@ impl SaveArgs {
             )));
         }
         let facts = Facts::of(job)?;
-        let checkpoint = from.map(|from| Loaded::open(&from.join(CHECKPOINT), &facts)).transpose()?;
+        let checkpoint = file.as_ref().map(|file| Loaded::open(file, &facts)).transpose()?;
         let there = folder.join(CHECKPOINT);
         let is_same = from.is_some_and(|from| from == folder || same(from, folder));
         if there.exists() && !is_same && !self.force {
@@ -112,15 +122,19 @@ impl SaveArgs {
             )));
         }
         writable(folder)?;
+        let lock =
+            FolderLock::of(folder).map_err(|why| Failure::new(Exit::Usage, format!("--save: {why}")))?;
         let companions = job.task.companions();
         Ok(Some(Saves {
-            folder: folder.clone(),
+            folder: folder.to_owned(),
             every: self.save_every,
             facts,
             companions,
             checkpoint,
-            starts_here: is_same,
+            starts_here: is_same && file.is_some_and(|file| file.ends_with(CHECKPOINT)),
+            is_own: is_same,
             failure: None,
+            _lock: lock,
         }))
     }
 }
@@ -128,6 +142,10 @@ impl SaveArgs {
 /// Whether both lead to one folder.
 fn same(left: &Path, right: &Path) -> bool {
     fs::canonicalize(left).ok().zip(fs::canonicalize(right).ok()).is_some_and(|(left, right)| left == right)
+}
+
+fn folder_of(file: &Path) -> &Path {
+    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 /// Makes the folder and tries to write to it: better now than after hours of training.
@@ -173,6 +191,7 @@ impl Saves {
     pub(super) fn save(&mut self, saved: &Saved<'_>) -> Result<(), String> {
         let outcome = self.write(saved);
         let message = outcome.as_ref().map_err(ToString::to_string).map(|&()| ());
+        self.is_own |= outcome.is_ok();
         self.failure = outcome.err();
         message
     }
@@ -180,12 +199,16 @@ impl Saves {
     fn write(&self, saved: &Saved<'_>) -> Result<(), SerializeError> {
         let Facts { task, options, data } = &self.facts;
         let train = json!({ "task": task, "options": options, "data": data, "progress": saved.progress });
-        Checkpoint::default()
+        let path = self.folder.join(CHECKPOINT);
+        let checkpoint = Checkpoint::default()
             .model(saved.module)
             .optimizer(saved.optimizer)
             .generator(GENERATOR, saved.device)
-            .value(KEY, train)
-            .save(self.folder.join(CHECKPOINT))?;
+            .value(KEY, train);
+        if self.is_own {
+            self.keep_previous(&path)?;
+        }
+        checkpoint.save(path)?;
         serialize::save(&saved.module.state_dict(), self.folder.join(WEIGHTS))?;
         for (name, text) in &self.companions {
             let path = self.folder.join(name);
@@ -193,6 +216,21 @@ impl Saves {
                 .map_err(|source| SerializeError::NotSaved { path, source })?;
         }
         Ok(())
+    }
+}
+
+impl Saves {
+    /// Gives the last checkpoint its second name. Where the file system has no links, there is none.
+    fn keep_previous(&self, path: &Path) -> Result<(), SerializeError> {
+        let previous = self.folder.join(PREVIOUS);
+        let link = self.folder.join(format!(".{PREVIOUS}-{}", std::process::id()));
+        if fs::hard_link(path, &link).is_err() {
+            return Ok(());
+        }
+        // A rename does nothing where both names are of one file, and leaves the first.
+        let renamed = fs::rename(&link, &previous);
+        let _ = fs::remove_file(&link);
+        renamed.map_err(|source| SerializeError::NotSaved { path: previous, source })
     }
 }
 
@@ -257,17 +295,17 @@ impl Loaded {
         Err(Failure::new(Exit::Usage, message))
     }
 
-    /// Loads everything; gives back how far the run was.
+    /// Loads everything; gives back how far the run was, and which tensors have NaN or infinite values.
     pub(super) fn load(
         self,
         module: &dyn Module,
         optimizer: &mut dyn Optimizer,
         device: &Device,
-    ) -> Result<Progress, Error> {
+    ) -> Result<(Progress, Vec<String>), Error> {
         self.file.load_model(module)?;
         self.file.load_optimizer(optimizer)?;
         self.file.load_generator(GENERATOR, device)?;
-        Ok(self.progress)
+        Ok((self.progress, self.file.not_finite()))
     }
 }
 

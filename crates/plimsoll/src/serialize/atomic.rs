@@ -26,7 +26,7 @@ fn failed(path: &Path, source: io::Error) -> SerializeError {
 /// Writes a file beside the one that it will replace.
 pub(super) fn write(
     path: &Path,
-    write: impl FnOnce(&mut dyn Write) -> Result<(), SerializeError>,
+    write: impl FnOnce(&mut BufWriter<File>) -> Result<(), SerializeError>,
 ) -> Result<Written, SerializeError> {
     let failed = |source: io::Error| failed(path, source);
     let Some(name) = path.file_name() else {

@@ -10,13 +10,10 @@ use plimsoll_tensor::{Device, RngState, Tensor};
 use serde_json::{Map, Value, json};
 
 use super::SerializeError;
-use super::safetensors::{self, SafetensorsFile};
+use super::safetensors::{self, CHECKPOINT, SafetensorsFile};
 use super::state_dict::{StateDict, Strict, TensorSource};
 use crate::nn::Module;
 use crate::optim::{GroupState, Optimizer, OptimizerState, ParamState};
-
-/// The key of the JSON in the header.
-const KEY: &str = "plimsoll.checkpoint";
 
 /// A model, optimizers, generators, and values (schedulers, epoch, position in the data), to go on from bit for bit.
 ///
@@ -111,7 +108,7 @@ impl Checkpoint {
             "generators": generators,
             "values": self.values,
         });
-        let texts = BTreeMap::from([(KEY.to_owned(), rest.to_string())]);
+        let texts = BTreeMap::from([(CHECKPOINT.to_owned(), rest.to_string())]);
         safetensors::save_as(self.tensors.iter(), texts, path.as_ref())
     }
 
@@ -123,8 +120,9 @@ impl Checkpoint {
         let path = path.as_ref();
         let file = SafetensorsFile::open(path)?;
         let wrong = |what: &str| SerializeError::format(path, format!("no checkpoint: {what}"));
-        let text =
-            file.text(KEY).ok_or_else(|| wrong("it has tensors only; load it with `serialize::open`"))?;
+        let text = file
+            .text(CHECKPOINT)
+            .ok_or_else(|| wrong("it has tensors only; load it with `serialize::open`"))?;
         let rest: Value = serde_json::from_str(text).map_err(|why| wrong(&why.to_string()))?;
         let group = |group: &Value| {
             let number = |number: &Value| number.as_u64().map(|number| number as usize);
@@ -205,6 +203,11 @@ impl Checkpoint {
         Ok(())
     }
 
+    /// The tensors loaded so far whose values include NaN or infinity, by their names in the file: `model.fc.weight`.
+    pub fn not_finite(&self) -> Vec<String> {
+        self.source().not_finite()
+    }
+
     fn source(&self) -> &dyn TensorSource {
         match &self.file {
             Some(file) => file,
@@ -231,5 +234,10 @@ impl TensorSource for Part<'_> {
 
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
         self.of.source().tensor(&format!("{}{name}", self.prefix), device)
+    }
+
+    fn not_finite(&self) -> Vec<String> {
+        let names = self.of.source().not_finite();
+        names.iter().filter_map(|name| name.strip_prefix(self.prefix)).map(str::to_owned).collect()
     }
 }

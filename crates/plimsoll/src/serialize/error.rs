@@ -33,6 +33,24 @@ pub enum SerializeError {
         /// What is wrong, and what to do.
         message: String,
     },
+    /// A file that is not as it was written: its checksum differs.
+    #[error("{}", damage(.path, .what, .good.as_deref()))]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is damaged: a tensor by its name, or the header.
+        what: String,
+        /// The newest whole checkpoint there, if there is one.
+        good: Option<PathBuf>,
+    },
+    /// Another trainer saves into the folder.
+    #[error("{} is in use by {by}: wait for it or end it, or save to another folder", .folder.display())]
+    InUse {
+        /// The folder.
+        folder: PathBuf,
+        /// The process that uses it.
+        by: String,
+    },
     /// Keys that do not go with the model.
     #[error(transparent)]
     Keys(Box<IncompatibleKeys>),
@@ -46,9 +64,21 @@ impl SerializeError {
         SerializeError::Io { path: path.to_owned(), source }
     }
 
+    pub(super) fn damaged(path: &Path, what: impl Into<String>) -> SerializeError {
+        SerializeError::Damaged { path: path.to_owned(), what: what.into(), good: None }
+    }
+
     pub(super) fn format(path: &Path, message: impl Into<String>) -> SerializeError {
         SerializeError::Format { path: path.to_owned(), message: message.into() }
     }
+}
+
+fn damage(path: &Path, what: &str, good: Option<&Path>) -> String {
+    let good = match good {
+        Some(good) => format!("the last good checkpoint is {}", good.display()),
+        None => "there is no other whole checkpoint beside it: copy or save it again".to_owned(),
+    };
+    format!("{}: {what} is damaged, its checksum differs; {good}", path.display())
 }
 
 /// Keys of a state dict that do not go with a model, all of them.
@@ -80,6 +110,8 @@ pub struct IncompatibleKeys {
     pub unexpected: Vec<String>,
     /// Names of both whose shapes differ.
     pub misshaped: Vec<Misshaped>,
+    /// Names of both whose loaded values include NaN or infinity. They are loaded all the same.
+    pub not_finite: Vec<String>,
 }
 
 /// A tensor whose shape is not the model's.
@@ -127,7 +159,13 @@ impl IncompatibleKeys {
 impl fmt::Display for IncompatibleKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.missing.is_empty() && self.unexpected.is_empty() && self.misshaped.is_empty() {
-            return write!(f, "all keys of the state dict fit {}", self.kind);
+            write!(f, "all keys of the state dict fit {}", self.kind)?;
+            if !self.not_finite.is_empty() {
+                let listed = &self.not_finite[..self.not_finite.len().min(LISTED)];
+                let more = more(self.not_finite.len()).unwrap_or_default();
+                write!(f, "\n  NaN or infinite values: {}{more}", listed.join(", "))?;
+            }
+            return Ok(());
         }
         write!(f, "the state dict does not fit {}:", self.kind)?;
         for (what, names) in [("missing", &self.missing), ("unexpected", &self.unexpected)] {

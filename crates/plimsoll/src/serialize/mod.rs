@@ -3,11 +3,14 @@
 //! A [`StateDict`] is names and tensors, as [`Module::state_dict`](crate::nn::Module::state_dict) makes it. [`save`] writes it
 //! as safetensors, [`save_sharded`] in Hugging Face's layout; [`open`] reads either, and PyTorch's zip files (`pt/`), from
 //! which nothing is ever executed. What can be loaded from is a [`TensorSource`], also under other names ([`Renamed`]). A [`Checkpoint`] is a model with
-//! everything that a training goes on from. Files are replaced whole or not at all (`atomic.rs`).
+//! everything that a training goes on from. Files have checksums (`checksum.rs`), so a damaged tensor is an error. Files are replaced whole or not at all (`atomic.rs`).
 
 mod atomic;
 mod checkpoint;
+mod checksum;
 mod error;
+mod good;
+mod lock;
 mod pt;
 mod renamed;
 mod safetensors;
@@ -16,6 +19,7 @@ mod state_dict;
 
 pub use checkpoint::Checkpoint;
 pub use error::{IncompatibleKeys, Misshaped, SerializeError};
+pub use lock::FolderLock;
 pub use pt::PtFile;
 pub use renamed::Renamed;
 pub use safetensors::{SafetensorsFile, save};

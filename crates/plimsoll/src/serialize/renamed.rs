@@ -1,6 +1,6 @@
 //! Tensors under other names: [`Renamed`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_tensor::{Device, Error, Tensor};
 
@@ -65,5 +65,10 @@ impl TensorSource for Renamed<'_> {
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
         // A name that is not there is the source's to report.
         self.source.tensor(self.old.get(name).map_or(name, String::as_str), device)
+    }
+
+    fn not_finite(&self) -> Vec<String> {
+        let old: BTreeSet<String> = self.source.not_finite().into_iter().collect();
+        self.names.iter().filter(|name| old.contains(&self.old[*name])).cloned().collect()
     }
 }

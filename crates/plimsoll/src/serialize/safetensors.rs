@@ -3,10 +3,11 @@
 //! The crate `safetensors` says what a header means; headers whose tensors overlap, leave gaps or have other lengths than
 //! their shapes are refused. Data is read and written tensor by tensor, so a model needs no second copy in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
 
 use plimsoll_tensor::{DType, Device, Tensor};
 use safetensors::Dtype;
@@ -14,8 +15,11 @@ use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 
 use super::atomic::{self, Written};
-use super::{SerializeError, StateDict, TensorSource};
+use super::good::last_good;
+use super::{SerializeError, StateDict, TensorSource, checksum};
 
+/// The text of a checkpoint's header that has what is not a tensor, as JSON.
+pub(super) const CHECKPOINT: &str = "plimsoll.checkpoint";
 /// The longest header accepted: the crate's own limit.
 const LONGEST_HEADER_BYTES: u64 = 100_000_000;
 
@@ -42,8 +46,8 @@ fn dtype_of(format: &str) -> Option<DType> {
 
 /// Tensors to be written: each once, the widest types first, so that all are aligned.
 pub(super) struct Layout<'a> {
-    header: Vec<u8>,
-    order: Vec<&'a Tensor>,
+    header: Map<String, Value>,
+    order: Vec<(&'a str, &'a Tensor)>,
 }
 
 impl<'a> Layout<'a> {
@@ -66,6 +70,7 @@ impl<'a> Layout<'a> {
         }
         kept.sort_by_key(|(_, tensor)| std::cmp::Reverse(tensor.dtype().size()));
         texts.insert("format".to_owned(), "pt".to_owned());
+        texts.extend(checksum::placeholders(kept.iter().map(|(name, _)| *name)));
         let mut header = Map::new();
         header.insert("__metadata__".to_owned(), json!(texts));
         let mut end = 0;
@@ -76,18 +81,35 @@ impl<'a> Layout<'a> {
             let entry = json!({ "dtype": dtype, "shape": tensor.shape(), "data_offsets": [start, end] });
             header.insert((*name).to_owned(), entry);
         }
-        let mut header = Value::Object(header).to_string().into_bytes();
-        // Data begins at a multiple of 8; the format allows spaces here.
-        header.resize(header.len().next_multiple_of(8), b' ');
-        Layout { header, order: kept.into_iter().map(|(_, tensor)| tensor).collect() }
+        Layout { header, order: kept }
     }
 
-    /// Writes header and data.
-    pub(super) fn write(&self, path: &Path, out: &mut dyn Write) -> Result<(), SerializeError> {
+    /// The length of the header, and the header.
+    fn beginning(&self) -> Vec<u8> {
+        let mut header = Value::Object(self.header.clone()).to_string().into_bytes();
+        // Data begins at a multiple of 8; the format allows spaces here.
+        header.resize(header.len().next_multiple_of(8), b' ');
+        let mut beginning = (header.len() as u64).to_le_bytes().to_vec();
+        beginning.append(&mut header);
+        beginning
+    }
+
+    /// Writes header and data, then the header again: the checksums are known by then.
+    pub(super) fn write(mut self, path: &Path, out: &mut (impl Write + Seek)) -> Result<(), SerializeError> {
         let failed = |source| SerializeError::io(path, source);
-        out.write_all(&(self.header.len() as u64).to_le_bytes()).map_err(failed)?;
-        out.write_all(&self.header).map_err(failed)?;
-        self.order.iter().try_for_each(|tensor| out.write_all(&tensor.to_bytes()?).map_err(failed))
+        out.write_all(&self.beginning()).map_err(failed)?;
+        let mut sums = Vec::new();
+        for (name, tensor) in &self.order {
+            let bytes = tensor.to_bytes()?;
+            out.write_all(&bytes).map_err(failed)?;
+            sums.push((*name, checksum::of(&bytes)));
+        }
+        let sums = sums.iter().map(|(name, sum)| (*name, sum.as_str())).collect();
+        self.header["__metadata__"][checksum::TENSORS] = json!(checksum::text(&sums));
+        let mut beginning = self.beginning();
+        checksum::seal(&mut beginning);
+        out.rewind().map_err(failed)?;
+        out.write_all(&beginning).map_err(failed)
     }
 }
 
@@ -135,25 +157,34 @@ pub struct SafetensorsFile {
     /// The names in the order of the data.
     order: Vec<String>,
     texts: BTreeMap<String, String>,
+    /// The checksum of each tensor; none in a file of an older version or another program.
+    sums: Option<BTreeMap<String, String>>,
+    /// The tensors read so far that include NaN or infinity.
+    not_finite: Mutex<BTreeSet<String>>,
 }
 
 impl SafetensorsFile {
     /// Opens a file and reads its header.
     ///
     /// # Errors
-    /// A file that is no safetensors file, or is cut short, or whose tensors overlap.
+    /// A file that is no safetensors file, or is cut short, or whose tensors overlap, or whose header's checksum differs.
     pub fn open(path: impl AsRef<Path>) -> Result<SafetensorsFile, SerializeError> {
         let path = path.as_ref();
+        Self::open_alone(path).map_err(with_good)
+    }
+
+    /// The same, without a look at the other files.
+    pub(super) fn open_alone(path: &Path) -> Result<SafetensorsFile, SerializeError> {
         let wrong = |message: String| SerializeError::format(path, message);
         let io = |source| SerializeError::io(path, source);
         let mut file = File::open(path).map_err(io)?;
         let file_bytes = file.metadata().map_err(io)?.len();
-        let mut length = [0; 8];
+        let mut beginning = vec![0; 8];
         if file_bytes < 8 {
             return Err(wrong(format!("{file_bytes} bytes are no safetensors file: copy or save it again")));
         }
-        file.read_exact(&mut length).map_err(io)?;
-        let header_bytes = u64::from_le_bytes(length);
+        file.read_exact(&mut beginning).map_err(io)?;
+        let header_bytes = beginning.iter().rev().fold(0, |sum, &byte| (sum << 8) | u64::from(byte));
         if header_bytes > LONGEST_HEADER_BYTES || header_bytes > file_bytes - 8 {
             let message = format!(
                 "no safetensors file, or cut short: its header would have {header_bytes} bytes and the file has \
@@ -161,11 +192,15 @@ impl SafetensorsFile {
             );
             return Err(wrong(message));
         }
-        let mut buffer = Vec::new();
-        (&mut file).take(header_bytes).read_to_end(&mut buffer).map_err(io)?;
+        (&mut file).take(header_bytes).read_to_end(&mut beginning).map_err(io)?;
+        let header_damaged = || SerializeError::damaged(path, "the header");
+        if checksum::is_whole(&beginning) == Some(false) {
+            return Err(header_damaged());
+        }
         let damaged =
             |why: String| wrong(format!("the header is damaged: {why}. Copy or save the file again"));
-        let header: Metadata = serde_json::from_slice(&buffer).map_err(|error| damaged(error.to_string()))?;
+        let header: Metadata =
+            serde_json::from_slice(&beginning[8..]).map_err(|error| damaged(error.to_string()))?;
         check(&header).map_err(damaged)?;
         let data_start = 8 + header_bytes;
         let infos: BTreeMap<_, _> = header.tensors().into_iter().collect();
@@ -192,14 +227,67 @@ impl SafetensorsFile {
             .collect();
         let mut order: Vec<String> = entries.keys().cloned().collect();
         order.sort_by_key(|name| (entries[name].start, entries[name].end));
-        let texts =
+        let texts: BTreeMap<String, String> =
             header.metadata().iter().flatten().map(|(key, text)| (key.clone(), text.clone())).collect();
-        Ok(SafetensorsFile { path: path.to_owned(), entries, order, texts })
+        let sums = texts.get(checksum::TENSORS).map(|text| checksum::read(text));
+        let is_sealed = texts.contains_key(checksum::HEADER);
+        let has_all = |sums: &BTreeMap<String, String>| entries.keys().eq(sums.keys());
+        let sums = match sums {
+            None if !is_sealed => None,
+            Some(Some(sums)) if is_sealed && has_all(&sums) => Some(sums),
+            _ => return Err(header_damaged()),
+        };
+        let not_finite = Mutex::default();
+        Ok(SafetensorsFile { path: path.to_owned(), entries, order, texts, sums, not_finite })
+    }
+
+    /// Whether the file has checksums: files of older versions and other programs have none.
+    pub fn has_checksums(&self) -> bool {
+        self.sums.is_some()
+    }
+
+    /// Reads all tensors and compares their checksums. A file without checksums passes if it can be read.
+    ///
+    /// # Errors
+    /// The first tensor that is damaged.
+    pub fn verify(&self) -> Result<(), SerializeError> {
+        self.entries.iter().try_for_each(|(name, entry)| self.read(name, entry).map(drop))
+    }
+
+    /// The bytes of a tensor.
+    fn read(&self, name: &str, entry: &Entry) -> Result<Vec<u8>, SerializeError> {
+        let io = |source| SerializeError::io(&self.path, source);
+        let mut file = File::open(&self.path).map_err(io)?;
+        file.seek(SeekFrom::Start(entry.start)).map_err(io)?;
+        let mut bytes = Vec::new();
+        file.take(entry.end - entry.start).read_to_end(&mut bytes).map_err(io)?;
+        match self.sums.as_ref().and_then(|sums| sums.get(name)) {
+            Some(sum) if *sum != checksum::of(&bytes) => {
+                Err(SerializeError::damaged(&self.path, format!("`{name}`")))
+            }
+            _ => Ok(bytes),
+        }
     }
 
     /// A text of the header, by its key.
     pub fn text(&self, key: &str) -> Option<&str> {
         self.texts.get(key).map(String::as_str)
+    }
+}
+
+/// The error, with the last good checkpoint if a file is damaged.
+fn with_good(error: SerializeError) -> SerializeError {
+    match error {
+        SerializeError::Damaged { path, what, .. } => {
+            let is_good = |path: &Path| {
+                let file = SafetensorsFile::open_alone(path).ok();
+                let file = file.filter(|file| file.text(CHECKPOINT).is_some() && file.has_checksums());
+                file.is_some_and(|file| file.verify().is_ok())
+            };
+            let good = last_good(&path, is_good);
+            SerializeError::Damaged { path, what, good }
+        }
+        other => other,
     }
 }
 
@@ -241,7 +329,6 @@ impl TensorSource for SafetensorsFile {
     }
 
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError> {
-        let io = |source| SerializeError::io(&self.path, source);
         let Some(entry) = self.entries.get(name) else {
             return Err(SerializeError::format(&self.path, format!("there is no tensor `{name}`")));
         };
@@ -253,10 +340,14 @@ impl TensorSource for SafetensorsFile {
         if !device.has_values() {
             return Ok(Tensor::empty(&entry.shape, dtype, device)?);
         }
-        let mut file = File::open(&self.path).map_err(io)?;
-        file.seek(SeekFrom::Start(entry.start)).map_err(io)?;
-        let mut bytes = Vec::new();
-        file.take(entry.end - entry.start).read_to_end(&mut bytes).map_err(io)?;
+        let bytes = self.read(name, entry).map_err(with_good)?;
+        if !checksum::is_finite(&bytes, dtype) {
+            self.not_finite.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        }
         Ok(Tensor::from_bytes(&bytes, dtype, &entry.shape, device)?)
+    }
+
+    fn not_finite(&self) -> Vec<String> {
+        self.not_finite.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }

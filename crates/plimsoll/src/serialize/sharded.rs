@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 use plimsoll_tensor::{Device, Tensor};
@@ -170,5 +170,9 @@ impl TensorSource for ShardedFiles {
             Some(file) => file.tensor(name, device),
             None => Err(SerializeError::format(&self.index, format!("there is no tensor `{name}`"))),
         }
+    }
+
+    fn not_finite(&self) -> Vec<String> {
+        self.files.values().flat_map(SafetensorsFile::not_finite).collect()
     }
 }

@@ -20,6 +20,11 @@ pub trait TensorSource {
     /// A name that is not there, a file that is damaged, out of memory.
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError>;
 
+    /// The tensors read so far whose values include NaN or infinity. Of what is in memory already, none is read.
+    fn not_finite(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// All tensors, on a device.
     ///
     /// # Errors
@@ -155,5 +160,7 @@ pub fn load_into(
         let value = source.tensor(name, tensor.device())?;
         no_grad(|| tensor.copy_(&value))?;
     }
+    keys.not_finite = source.not_finite();
+    keys.not_finite.retain(|name| model.get(name).is_some());
     Ok(keys)
 }

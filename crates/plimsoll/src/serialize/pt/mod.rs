@@ -8,7 +8,7 @@ mod machine;
 mod value;
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -18,7 +18,7 @@ use plimsoll_tensor::{DType, Device, Tensor};
 use zip::ZipArchive;
 
 use self::value::TensorEntry;
-use super::{SerializeError, TensorSource};
+use super::{SerializeError, TensorSource, checksum};
 
 /// The longest pickle accepted. The largest models' have some hundred kilobytes.
 const LONGEST_PICKLE_BYTES: u64 = 256 << 20;
@@ -34,6 +34,8 @@ pub struct PtFile {
     folder: String,
     entries: BTreeMap<String, TensorEntry>,
     order: Vec<String>,
+    /// The tensors read so far that include NaN or infinity.
+    not_finite: Mutex<BTreeSet<String>>,
 }
 
 /// The refusal of a file in the format before PyTorch 1.6.
@@ -80,7 +82,14 @@ impl PtFile {
         let tensors = machine::tensors(&bytes).map_err(|why| wrong(format!("data.pkl, {why}")))?;
         let order = tensors.iter().map(|(name, _)| name.clone()).collect();
         let entries = tensors.into_iter().collect();
-        Ok(PtFile { path: path.to_owned(), archive: Mutex::new(archive), folder, entries, order })
+        Ok(PtFile {
+            path: path.to_owned(),
+            archive: Mutex::new(archive),
+            folder,
+            entries,
+            order,
+            not_finite: Mutex::default(),
+        })
     }
 
     /// The tensors whose names begin with `name.`, without that beginning: `part("model")` of
@@ -139,6 +148,13 @@ impl TensorSource for PtFile {
             return Err(wrong(format!("its storage has {} bytes, not {storage_bytes}", bytes.len())));
         }
         let elements = entry.gathered(&bytes, size);
+        if !checksum::is_finite(&elements, dtype) {
+            self.not_finite.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned());
+        }
         Ok(Tensor::from_bytes(&elements, dtype, &entry.shape, device)?)
+    }
+
+    fn not_finite(&self) -> Vec<String> {
+        self.not_finite.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }

@@ -1,0 +1,113 @@
+//! Checksums in a safetensors header, so that a flipped bit is noticed.
+//!
+//! The key [`TENSORS`] of `__metadata__` has the XXH3-64 of each tensor's bytes, as JSON in a text; [`HEADER`] has that of the
+//! file's beginning (the header and its length) with 16 zeros in place of its own digits. Other readers ignore both. A
+//! file without them is read as before; one with only one of them is damaged.
+
+use std::collections::BTreeMap;
+
+use plimsoll_tensor::DType;
+use twox_hash::XxHash3_64;
+
+/// The key of the tensors' checksums.
+pub(super) const TENSORS: &str = "plimsoll.xxh3";
+/// The key of the header's checksum.
+pub(super) const HEADER: &str = "plimsoll.xxh3.header";
+/// What stands for a checksum that is not known yet.
+const NONE: &str = "0000000000000000";
+
+/// The checksum of some bytes, as 16 digits.
+pub(super) fn of(bytes: &[u8]) -> String {
+    format!("{:016x}", XxHash3_64::oneshot(bytes))
+}
+
+/// The two texts of a header, before any checksum is known. They keep their length.
+pub(super) fn placeholders<'a>(names: impl Iterator<Item = &'a str>) -> [(String, String); 2] {
+    let sums: BTreeMap<&str, &str> = names.map(|name| (name, NONE)).collect();
+    [(TENSORS.to_owned(), text(&sums)), (HEADER.to_owned(), NONE.to_owned())]
+}
+
+/// The text that [`TENSORS`] has.
+pub(super) fn text(sums: &BTreeMap<&str, &str>) -> String {
+    serde_json::json!(sums).to_string()
+}
+
+/// The checksums that a text has, by tensor.
+pub(super) fn read(text: &str) -> Option<BTreeMap<String, String>> {
+    serde_json::from_str(text).ok()
+}
+
+/// Puts the checksum of a file's beginning into it. Nothing changes where the header has no place for it.
+pub(super) fn seal(beginning: &mut [u8]) {
+    if let Some(place) = place(beginning) {
+        let sum = of(beginning);
+        beginning[place..place + NONE.len()].copy_from_slice(sum.as_bytes());
+    }
+}
+
+/// Whether a file's beginning has the checksum that it says; `None` if it says none.
+pub(super) fn is_whole(beginning: &[u8]) -> Option<bool> {
+    let place = place(beginning)?;
+    let mut blank = beginning.to_vec();
+    blank[place..place + NONE.len()].copy_from_slice(NONE.as_bytes());
+    Some(of(&blank).as_bytes() == &beginning[place..place + NONE.len()])
+}
+
+/// Where the digits of the header's own checksum are. In a JSON text, quotes have a backslash in front of them, so this
+/// finds the key and not a text that has it.
+fn place(beginning: &[u8]) -> Option<usize> {
+    let key = format!("\"{HEADER}\":\"");
+    let at = beginning.windows(key.len()).position(|window| window == key.as_bytes())? + key.len();
+    (at + NONE.len() <= beginning.len()).then_some(at)
+}
+
+/// Whether floating-point values include NaN or infinity. Those of other types do not.
+pub(super) fn is_finite(bytes: &[u8], dtype: DType) -> bool {
+    let all = |size: usize, is_finite: fn(&[u8]) -> bool| bytes.chunks_exact(size).all(is_finite);
+    // All bits of the exponent are set.
+    match dtype.name() {
+        "float64" => all(8, |it| u16::from_le_bytes([it[6], it[7]]) & 0x7ff0 != 0x7ff0),
+        "float32" | "bfloat16" => {
+            let size = dtype.size();
+            let high = |it: &[u8]| u16::from_le_bytes([it[it.len() - 2], it[it.len() - 1]]);
+            bytes.chunks_exact(size).all(|it| high(it) & 0x7f80 != 0x7f80)
+        }
+        "float16" => all(2, |it| u16::from_le_bytes([it[0], it[1]]) & 0x7c00 != 0x7c00),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sealed_beginning_is_whole_until_one_of_its_bits_changes() {
+        let mut beginning = format!("12345678{{\"{HEADER}\":\"{NONE}\",\"x\":1}}  ").into_bytes();
+        assert_eq!(is_whole(&beginning), Some(false));
+        seal(&mut beginning);
+        assert_eq!(is_whole(&beginning), Some(true));
+        for bit in 0..beginning.len() * 8 {
+            beginning[bit / 8] ^= 1 << (bit % 8);
+            assert_ne!(is_whole(&beginning), Some(true), "bit {bit}");
+            beginning[bit / 8] ^= 1 << (bit % 8);
+        }
+        assert_eq!(is_whole(b"{}"), None);
+    }
+
+    #[test]
+    fn infinity_and_nan_are_found_in_every_floating_point_type() {
+        for (bytes, name) in [
+            (f64::INFINITY.to_le_bytes().to_vec(), "float64"),
+            (f64::NAN.to_le_bytes().to_vec(), "float64"),
+            (f32::NEG_INFINITY.to_le_bytes().to_vec(), "float32"),
+            (vec![0x80, 0x7f], "bfloat16"),
+            (vec![0x01, 0x7e], "float16"),
+        ] {
+            let dtype = DType::from_name(name).expect("a type");
+            assert!(!is_finite(&bytes, dtype), "{name}");
+            assert!(is_finite(&vec![0x11; dtype.size()], dtype), "{name}");
+        }
+        assert!(is_finite(&[0xff; 8], DType::from_name("int64").expect("a type")));
+    }
+}
