@@ -16,6 +16,7 @@ mod exit;
 mod explain;
 mod explained;
 mod export;
+mod foreign;
 mod guard;
 mod inject;
 mod leaks;
@@ -38,6 +39,7 @@ mod train;
 mod whatif;
 
 use std::ffi::OsString;
+use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
@@ -150,7 +152,7 @@ fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
     words.take_while(|word| word != "--").any(|word| word == "--json")
 }
 
-fn main() -> std::process::ExitCode {
+fn main() -> ExitCode {
     let helper = predict::planner::run(std::env::args_os()).or_else(|| guard::run(std::env::args_os()));
     if let Some(exit) = helper {
         return exit.into();
@@ -163,8 +165,8 @@ fn main() -> std::process::ExitCode {
             output::failure(&failure, Some(ERROR_SCHEMA));
             return failure.exit.into();
         }
-        // clap prints help and usage errors itself, and exits with 0 or 2.
-        Err(error) => error.exit(),
+        // Help and usage errors: 0 or 2.
+        Err(error) => return ExitCode::from(u8::try_from(output::usage(&error)).unwrap_or(2)),
     };
     let schema = verb.failure_schema();
     let outcome = match verb {

@@ -1,11 +1,15 @@
 //! The two streams. A reader that goes away (`| head`) ends the program quietly; any other trouble with
-//! stdout is a failure.
+//! stdout is a failure. No control character of a file or an argument gets to a terminal (`foreign.rs`).
 
-use std::io::{self, BufWriter, ErrorKind, Write};
+use std::borrow::Cow;
+use std::io::{self, BufWriter, ErrorKind, IsTerminal, Write};
 
 use serde_json::json;
 
 use crate::exit::{Exit, Failure};
+use crate::foreign::{Escaping, escaped, shown};
+
+pub(crate) use crate::foreign::{BOLD, ERROR, RESET};
 
 /// Writes a result to stdout; an empty one not at all.
 pub(crate) fn result(text: &str) -> Result<(), Failure> {
@@ -13,19 +17,23 @@ pub(crate) fn result(text: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let mut out = anstream::stdout().lock();
-    written(writeln!(out, "{}", text.trim_end()).and_then(|()| out.flush()))
+    written(writeln!(out, "{}", shown(text.trim_end())).and_then(|()| out.flush()))
 }
 
 /// Writes a line to stdout at once: whether anybody still reads.
 pub(crate) fn line(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout().lock();
-    let outcome = writeln!(out, "{text}").and_then(|()| out.flush());
+    let outcome = writeln!(out, "{}", escaped(text)).and_then(|()| out.flush());
     let read = outcome.is_ok();
     written(outcome).map(|()| read)
 }
 
-/// Writes bytes to stdout as they are.
+/// Writes bytes to stdout as they are; to a terminal, escaped.
 pub(crate) fn bytes(fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
+    if io::stdout().is_terminal() {
+        let mut out = Escaping::new(io::stdout().lock());
+        return written(fill(&mut out).and_then(|()| out.flush()));
+    }
     let mut out = BufWriter::with_capacity(1 << 20, io::stdout().lock());
     let filled = fill(&mut out).and_then(|()| out.flush());
     // What is left after a failure has nowhere to go.
@@ -59,12 +67,17 @@ pub(crate) fn failure(failure: &Failure, schema: Option<&str>) {
 /// Writes a line of progress to stderr.
 pub(crate) fn progress(line: &str) {
     // Progress that nobody can read is no reason to stop.
-    let _ = writeln!(anstream::stderr().lock(), "{line}");
+    let _ = writeln!(anstream::stderr().lock(), "{}", shown(line));
 }
 
-/// Bold, where the stream shows it; `anstream` takes the codes out elsewhere.
-pub(crate) const BOLD: &str = "\x1b[1m";
-/// Bold red, for the word that announces a failure.
-pub(crate) const ERROR: &str = "\x1b[1;31m";
-/// Back to plain.
-pub(crate) const RESET: &str = "\x1b[0m";
+/// What clap says of a command line: help on stdout, what was not understood on stderr.
+pub(crate) fn usage(error: &clap::Error) -> i32 {
+    // What it quotes of the arguments may contain codes; then all is plain, for clap's own look the same.
+    if std::env::args_os().any(|word| matches!(escaped(&word.to_string_lossy()), Cow::Owned(_))) {
+        progress(error.to_string().trim_end());
+    } else {
+        // Help that nobody can read is no reason to fail.
+        let _ = error.print();
+    }
+    error.exit_code()
+}

@@ -1,0 +1,111 @@
+//! Text from files and arguments, made harmless: it can neither command a terminal nor reorder a line.
+//!
+//! Every text for people goes through [`shown`] (`output.rs` calls it). Our own colours are marks in a text, three
+//! characters that Unicode reserves for use inside a program; [`shown`] alone turns them into codes.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::io::{self, Write};
+
+/// Bold, where the stream shows it.
+pub(crate) const BOLD: &str = "\u{fdd0}";
+/// Bold red, for the word that announces a failure.
+pub(crate) const ERROR: &str = "\u{fdd1}";
+/// Back to plain.
+pub(crate) const RESET: &str = "\u{fdd2}";
+
+/// Whether a character could command a terminal, or change the order in which others are shown: C0 and C1 except line
+/// feed and tab, DEL, marks of direction, and separators of lines and paragraphs.
+fn is_harmful(char: char) -> bool {
+    char.is_control() && char != '\n' && char != '\t'
+        || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The text with harmful characters escaped as in JSON, so that an answer in JSON means the same.
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_harmful) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for char in text.chars() {
+        if is_harmful(char) {
+            // Writing to a `String` cannot fail. All of them are below U+10000.
+            let _ = write!(out, "\\u{:04x}", u32::from(char));
+        } else {
+            out.push(char);
+        }
+    }
+    Cow::Owned(out)
+}
+
+/// The text as a terminal may have it: escaped, with our colours as codes.
+pub(crate) fn shown(text: &str) -> String {
+    escaped(text).replace(BOLD, "\x1b[1m").replace(ERROR, "\x1b[1;31m").replace(RESET, "\x1b[0m")
+}
+
+/// Writes to a terminal what is meant for another tool: escaped.
+pub(crate) struct Escaping<W: Write> {
+    out: W,
+    /// The first bytes of a character whose rest is still to come.
+    rest: Vec<u8>,
+}
+
+impl<W: Write> Escaping<W> {
+    pub(crate) fn new(out: W) -> Escaping<W> {
+        Escaping { out, rest: Vec::new() }
+    }
+}
+
+impl<W: Write> Write for Escaping<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.rest.extend_from_slice(bytes);
+        let whole = match std::str::from_utf8(&self.rest) {
+            Err(error) if error.error_len().is_none() => error.valid_up_to(),
+            _ => self.rest.len(),
+        };
+        let rest = self.rest.split_off(whole);
+        let text = std::mem::replace(&mut self.rest, rest);
+        self.out.write_all(escaped(&String::from_utf8_lossy(&text)).as_bytes())?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_commands_a_terminal_is_escaped_and_the_rest_stays() {
+        for (text, expected) in [
+            ("plain, tab\tand line\n", "plain, tab\tand line\n"),
+            ("\x1b]0;title\x07 \x1b[2J", "\\u001b]0;title\\u0007 \\u001b[2J"),
+            ("a\rb\x08\x7f", "a\\u000db\\u0008\\u007f"),
+            ("\u{9b}31m \u{85}", "\\u009b31m \\u0085"),
+            ("x\u{202e}gpj.exe\u{2066}\u{200f}\u{61c}", "x\\u202egpj.exe\\u2066\\u200f\\u061c"),
+            ("größer 模型 🙂 שלום", "größer 模型 🙂 שלום"),
+        ] {
+            assert_eq!(escaped(text), expected);
+        }
+    }
+
+    #[test]
+    fn our_colours_are_codes_and_those_of_a_text_are_not() {
+        assert_eq!(shown(&format!("{BOLD}a{RESET} \x1b[1mb")), "\x1b[1ma\x1b[0m \\u001b[1mb");
+    }
+
+    #[test]
+    fn a_character_in_two_pieces_is_one_character() {
+        let mut out = Escaping::new(Vec::new());
+        for piece in ["é\u{9b}".as_bytes(), b"x"].concat().chunks(1) {
+            out.write_all(piece).unwrap();
+        }
+        assert_eq!(out.out, "é\\u009bx".as_bytes());
+        let mut broken = Escaping::new(Vec::new());
+        broken.write_all(b"\x9b31m").unwrap();
+        assert_eq!(String::from_utf8(broken.out).unwrap(), "\u{fffd}31m");
+    }
+}
