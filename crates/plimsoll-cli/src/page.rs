@@ -20,6 +20,10 @@ pub(crate) struct Page {
 }
 
 impl Page {
+    pub(crate) fn is_asked(&self) -> bool {
+        self.html.is_some()
+    }
+
     /// Where to write the page, if one is asked for.
     ///
     /// # Errors

@@ -2,7 +2,9 @@
 
 use std::path::Path;
 
-use plimsoll_trace::input;
+use plimsoll_trace::SnapshotError;
+use plimsoll_trace::input::{self, Found};
+use plimsoll_trace::message::Pasted;
 use plimsoll_trace::snapshot::Snapshot;
 
 use crate::exit::{Exit, Failure};
@@ -23,8 +25,7 @@ impl Recording {
     /// # Errors
     /// What cannot be read, what holds nothing, a device that it does not know.
     pub(crate) fn open(file: &Path, device: Option<i32>) -> Result<Recording, Failure> {
-        let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
-        Recording::named(file, &name, device)
+        Recording::named(file, &name(file), device)
     }
 
     /// The same under a name that says more than the file's.
@@ -33,8 +34,11 @@ impl Recording {
     /// As [`Recording::open`].
     pub(crate) fn named(file: &Path, name: &str, device: Option<i32>) -> Result<Recording, Failure> {
         output::progress(&format!("reading {name}"));
-        let snapshot =
-            input::open(file).map_err(|why| Failure::new(Exit::Unreadable, format!("{name}: {why}")))?;
+        let snapshot = input::open(file).map_err(|why| unreadable(name, &why))?;
+        Recording::of(name, snapshot, device)
+    }
+
+    fn of(name: &str, snapshot: Snapshot, device: Option<i32>) -> Result<Recording, Failure> {
         let mut devices = snapshot.devices();
         if let Some(device) = device {
             if !devices.contains(&device) {
@@ -53,4 +57,37 @@ impl Recording {
         }
         Ok(Recording { name: name.to_owned(), snapshot, devices })
     }
+}
+
+/// A snapshot, or what people have instead.
+pub(crate) enum Opened {
+    Recording(Box<Recording>),
+    /// A text, and its name.
+    Pasted(String, Pasted),
+}
+
+impl Opened {
+    /// As [`Recording::open`], and what is no snapshot but can be explained.
+    ///
+    /// # Errors
+    /// As [`Recording::open`].
+    pub(crate) fn open(file: &Path, device: Option<i32>) -> Result<Opened, Failure> {
+        let name = name(file);
+        output::progress(&format!("reading {name}"));
+        match input::open_any(file).map_err(|why| unreadable(&name, &why))? {
+            Found::Snapshot(snapshot) => {
+                Recording::of(&name, *snapshot, device).map(|it| Opened::Recording(Box::new(it)))
+            }
+            Found::Pasted(pasted) => Ok(Opened::Pasted(name, pasted)),
+        }
+    }
+}
+
+/// A file as its user names it.
+fn name(file: &Path) -> String {
+    if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() }
+}
+
+fn unreadable(name: &str, why: &SnapshotError) -> Failure {
+    Failure::new(Exit::Unreadable, format!("{name}: {why}"))
 }

@@ -25,6 +25,10 @@ pub enum Why {
     Empty,
     /// Neither a pickle nor JSON, by its first bytes.
     NotASnapshot([u8; 2]),
+    /// A named pipe or a device.
+    NotAFile,
+    /// A text without an out-of-memory message.
+    NoMessage,
     /// A protocol of pickle that is not 2 to 5.
     Protocol(u8),
     /// A pickle that asks for a Python object by name: what could run code.
@@ -136,6 +140,11 @@ impl fmt::Display for Why {
                 f,
                 "not a memory snapshot: it begins with {a:#04x} {b:#04x}, neither a pickle of protocol 2 to 5 \
                  nor JSON; give a file of torch.cuda.memory._dump_snapshot"
+            ),
+            Self::NotAFile => f.write_str("not a file but a pipe or a device: give its contents on standard input, with `-`"),
+            Self::NoMessage => f.write_str(
+                "a text without an out-of-memory message of PyTorch's: paste the whole message, which begins with \
+                 \"CUDA out of memory\", with the traceback above it",
             ),
             Self::Protocol(version) => write!(
                 f,

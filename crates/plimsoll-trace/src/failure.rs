@@ -116,7 +116,7 @@ impl Failure {
         }
         let config = snapshot.config();
         let recorded_limit = recorded_limit(snapshot);
-        let is_own = snapshot.setting("plimsoll").is_some();
+        let is_own = snapshot.is_own();
         let failed = timeline.curve(trace).zip(trace).filter(|(_, event)| event.action == Action::Oom);
         let failed = failed.filter_map(|(moment, event)| {
             let segment_bytes = segment_bytes(&config, event.size);

@@ -13,6 +13,7 @@ use crate::error::{SnapshotError, Why};
 use crate::grant::Grant;
 use crate::json;
 use crate::log;
+use crate::message::{self, Pasted};
 use crate::pickle;
 use crate::snapshot::{Form, Snapshot};
 
@@ -28,7 +29,72 @@ const CHUNK_BYTES: usize = 256 << 10;
 /// # Errors
 /// The system's, and what is no snapshot.
 pub fn open(path: &Path) -> Result<Snapshot, SnapshotError> {
-    if path.as_os_str() == "-" { read(io::stdin().lock()) } else { read(File::open(path)?) }
+    if path.as_os_str() == "-" { read(io::stdin().lock()) } else { read(opened(path)?) }
+}
+
+/// What a file or a text was.
+#[derive(Debug)]
+pub enum Found {
+    /// A snapshot.
+    Snapshot(Box<Snapshot>),
+    /// What people have instead.
+    Pasted(Pasted),
+}
+
+/// Reads the snapshot in a file, or what people have instead: a log with an out-of-memory message, counters, a profile;
+/// `-` is stdin.
+///
+/// # Errors
+/// The system's, and what is none of these.
+pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
+    if path.as_os_str() == "-" { read_any(io::stdin().lock()) } else { read_any(opened(path)?) }
+}
+
+/// As [`open_any`], from bytes.
+///
+/// # Errors
+/// The system's, and what is none of these.
+pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
+    let (head, input) = peek::<4, _>(input)?;
+    if head == log::HEAD {
+        return read(input).map(|snapshot| Found::Snapshot(Box::new(snapshot)));
+    }
+    // Packed, a log of text looks like a snapshot: only the first bytes inside tell.
+    let grant = Grant::default();
+    let input = grant.earned_by(input);
+    let mut input: Box<dyn Read + '_> = if head.starts_with(&GZIP) {
+        Box::new(MultiGzDecoder::new(BufReader::with_capacity(CHUNK_BYTES, input)))
+    } else if head == ZSTD {
+        Box::new(ZstdFrames::new(BufReader::with_capacity(CHUNK_BYTES, input))?)
+    } else {
+        Box::new(input)
+    };
+    let (head, mut input) = peek::<HEAD_BYTES, _>(&mut input)?;
+    if head.is_empty() || head[0] == 0x80 || !message::is_likely(&head) {
+        return unpacked(input, &grant).map(|snapshot| Found::Snapshot(Box::new(snapshot)));
+    }
+    match message::read(&mut input)? {
+        Some(pasted) => Ok(Found::Pasted(pasted)),
+        // A small snapshot may hide its keys beyond the first bytes, and what is neither says why.
+        None if head.len() < HEAD_BYTES => {
+            unpacked(head.as_slice(), &grant).map(|snapshot| Found::Snapshot(Box::new(snapshot)))
+        }
+        None => Err(SnapshotError { at: None, why: Why::NoMessage }),
+    }
+}
+
+/// How many bytes tell a snapshot in JSON from another text.
+const HEAD_BYTES: usize = 64 << 10;
+
+/// Opens a file. A named pipe may have no writer and a device no end: what is to be read from them comes on stdin.
+fn opened(path: &Path) -> Result<File, SnapshotError> {
+    // The pipes of a shell's `<(…)`, which has started their writers.
+    let is_shells = ["/dev/fd", "/dev/stdin", "/proc/self/fd"].iter().any(|ours| path.starts_with(ours));
+    let kind = path.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_dir() && !is_shells {
+        return Err(SnapshotError { at: None, why: Why::NotAFile });
+    }
+    Ok(File::open(path)?)
 }
 
 /// Reads a snapshot from bytes, packed or not.

@@ -5,6 +5,7 @@
 //! PyTorch's viewer opens it; [`log`] is for runs too long for either. [`timeline::Timeline`] tells who held which
 //! block when, [`replay::Replay`] whether our allocator would have done the same, [`whatif::WhatIf`] what other
 //! settings would have come to, and [`explain`] what it all means, which [`render`] puts before people.
+//! [`message`] reads what people have instead of a snapshot: an out-of-memory message in a log, counters, a profile.
 //! [`conformance`] replays streams of requests and programs with all that PyTorch answered. This crate knows nothing
 //! of tensors, and prints nothing: what it finds is a value.
 
@@ -18,6 +19,7 @@ mod grant;
 pub mod input;
 mod json;
 pub mod log;
+pub mod message;
 pub mod output;
 pub mod own;
 pub mod pickle;

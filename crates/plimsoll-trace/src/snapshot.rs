@@ -104,6 +104,11 @@ impl Snapshot {
         (0..self.stacks.len()).filter_map(StackId::new).map(has_one).collect()
     }
 
+    /// Whether our own runtime recorded it, not PyTorch.
+    pub fn is_own(&self) -> bool {
+        self.setting("plimsoll").is_some()
+    }
+
     /// The value of a setting, by its name in `allocator_settings`.
     pub fn setting(&self, name: &str) -> Option<&Setting> {
         self.settings.iter().find(|(known, _)| known == name).map(|(_, setting)| setting)

@@ -152,7 +152,8 @@ fn complaints(out: &mut String, quality: &DataQuality) {
         }
     }
     if !quality.is_complete() {
-        let _ = writeln!(out, "\n{BOLD}Next time{RESET} (`plimsoll record` prints a complete module)");
+        let how = if quality.is_own { "" } else { " (`plimsoll record` prints a complete module)" };
+        let _ = writeln!(out, "\n{BOLD}Next time{RESET}{how}");
         for line in quality.record_with() {
             let _ = writeln!(out, "  {line}");
         }

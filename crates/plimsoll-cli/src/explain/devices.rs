@@ -4,8 +4,8 @@
 use std::fmt::Write;
 
 use plimsoll_trace::render::devices::{decisive, part, verdict};
-use plimsoll_trace::render::failure;
 use plimsoll_trace::render::ranks::{COLUMNS, RankTable, line as line_name};
+use plimsoll_trace::render::{failure, words};
 use serde_json::{Value, json};
 
 use super::job;
@@ -63,10 +63,13 @@ fn parts(out: &mut String, table: &RankTable<'_>, shown: Shown) {
 
 /// The verdict of the recording, and the device that decides it: `null` if none does.
 pub(super) fn verdict_as_json(explained: &Explained) -> Value {
+    let failed = explained.devices.iter().any(|device| device.failure.is_some());
+    // Without events nobody knows.
+    let failed = (failed || explained.devices.iter().any(words::has_events)).then_some(failed);
     json!({
         "text": verdict(&explained.devices, |bytes| bytes::shown(bytes, false)),
         "device": decisive(&explained.devices).map(|device| device.timeline.device),
-        "failed": explained.devices.iter().any(|device| device.failure.is_some()),
+        "failed": failed,
     })
 }
 

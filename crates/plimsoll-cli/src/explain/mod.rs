@@ -6,6 +6,7 @@ mod events;
 mod holes;
 mod job;
 pub(crate) mod json;
+mod pasted;
 mod peaks;
 mod remaining;
 pub(crate) mod text;
@@ -22,11 +23,14 @@ use crate::categories::Categories;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
 use crate::page::{Page, quoted};
+use crate::recording::Opened;
 use crate::shown::Shown;
 
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
-    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin. Several, or a folder: the ranks of one job
+    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin. Several, or a folder: the ranks of one job. Or a
+    /// text: a log with an out-of-memory message, torch.cuda.memory_stats(), memory_summary(), or a trace of
+    /// torch.profiler with memory events
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Only this device
@@ -62,7 +66,11 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
         }
         return job::run(&files, args, sink);
     };
-    let explained = Explained::open(file, args.device, args.options(), &args.categories)?.worst_first();
+    let recording = match Opened::open(file, args.device)? {
+        Opened::Recording(recording) => *recording,
+        Opened::Pasted(name, pasted) => return pasted::answer(&name, &pasted, args),
+    };
+    let explained = Explained::with_categories(recording, args.options(), &args.categories).worst_first();
     if args.events.is_asked() {
         return args.events.answer(&explained, args);
     }
@@ -79,6 +87,12 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
 impl ExplainArgs {
     fn options(&self) -> Options {
         Options { infer: !self.no_infer, device_total_bytes: self.device_total }
+    }
+
+    /// Whether an option is given that only a snapshot can have.
+    fn is_for_snapshots(&self) -> bool {
+        let of_a_device = self.device.is_some() || self.device_total.is_some() || self.no_infer;
+        of_a_device || self.events.is_asked() || !self.categories.is_empty() || self.page.is_asked()
     }
 
     /// The command that explains these files in the same way, as a shell takes it.

@@ -9,19 +9,39 @@ use plimsoll_trace::snapshot::Snapshot;
 
 use super::live::{Live, Place};
 
-/// Writes all devices, each below a frame of its own where there are several. Lines are sorted, and unlike.
-pub(super) fn write(snapshot: &Snapshot, live: &[Live], out: &mut dyn Write) -> io::Result<()> {
+/// Writes all devices, each below a frame of its own where there are several. Lines are sorted, and unlike. Frames of
+/// C++ are left out unless they are asked for; of a stack that has no others, the innermost stays.
+pub(super) fn write(
+    snapshot: &Snapshot,
+    live: &[Live],
+    with_native: bool,
+    out: &mut dyn Write,
+) -> io::Result<()> {
     let mut lines: BTreeMap<String, u64> = BTreeMap::new();
     for one in live {
         for held in &one.stacks {
             let device = (live.len() > 1).then(|| format!("device {}", one.device));
-            let frames = held.frames.iter().map(|&place| name(snapshot, place));
+            let shown: Vec<Place> = held
+                .frames
+                .iter()
+                .copied()
+                .filter(|&place| with_native || !is_native(snapshot, place))
+                .collect();
+            let last = held.frames.last().filter(|_| shown.is_empty());
+            let frames = shown.iter().chain(last).map(|&place| name(snapshot, place));
             let line: Vec<String> = device.into_iter().chain(frames).collect();
             let sum = lines.entry(line.join(";")).or_default();
             *sum = sum.saturating_add(held.bytes);
         }
     }
     lines.iter().try_for_each(|(line, bytes)| writeln!(out, "{line} {bytes}"))
+}
+
+/// Whether a place is a frame of C++.
+fn is_native(snapshot: &Snapshot, place: Place) -> bool {
+    let Place::Frame(id) = place else { return false };
+    let file = snapshot.texts.get(snapshot.stacks.get_frame(id).filename);
+    !words::is_python(file) && !file.starts_with('<')
 }
 
 /// `forward (src/model.py:41)`, without what ends a frame or a line.

@@ -42,6 +42,9 @@ pub(crate) struct ExportArgs {
     /// Infer nothing: write only what the file says; not for sqlite and memory_viz
     #[arg(long)]
     no_infer: bool,
+    /// For folded: also the frames of C++, if they were recorded
+    #[arg(long)]
+    native: bool,
     #[command(flatten)]
     categories: Categories,
     #[command(flatten)]
@@ -90,7 +93,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     let live = Live::of_all(&recording, &devices, args.at)?;
     args.sink.write(|out| match args.to {
         Format::Speedscope => speedscope::write(&recording, &live, out),
-        _ => folded::write(snapshot, &live, out),
+        _ => folded::write(snapshot, &live, args.native, out),
     })
 }
 
@@ -99,6 +102,9 @@ fn check(args: &ExportArgs) -> Result<(), Failure> {
     let refuse = |message: &str| Err(Failure::new(Exit::Usage, message));
     if args.at.is_some() && !matches!(args.to, Format::Folded | Format::Speedscope) {
         return refuse("--at is for folded and speedscope; the others hold the whole recording");
+    }
+    if args.native && args.to != Format::Folded {
+        return refuse("--native is for folded; the other formats have all frames");
     }
     if args.no_infer && matches!(args.to, Format::Sqlite | Format::MemoryViz) {
         return refuse("nothing is inferred for sqlite and memory_viz: leave out --no-infer");

@@ -25,7 +25,7 @@ pub(super) fn render(explained: &Explained) -> String {
 
 /// What grows on one device.
 pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
-    let leaks = &device.leaks;
+    let (leaks, is_own) = (&device.leaks, explained.snapshot.is_own());
     let lines = leaks.lines.iter().map(|line| {
         let (frame, operator) = match line.place {
             Place::Line(frame) => (Some(explained.line(frame)), line.operator),
@@ -34,17 +34,18 @@ pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Valu
         };
         json!({
             "line": frame,
+            "package_line": line.inner.map(|frame| explained.line(frame)),
             "operator": operator.map(|name| name.of(&explained.snapshot)),
             "kept_bytes_of_each_step": line.course.kept_of_each(),
             "course": course(&line.course, line.course.verdict == Verdict::Leaking),
-            "pattern": line.pattern.map(|pattern| pattern.advice()),
+            "pattern": line.pattern.map(|pattern| pattern.advice_for(is_own)),
         })
     });
     json!({
         "steps": device.steps.len(),
         "steps_told_by": device.steps.evidence(),
         "whole": course(&leaks.whole, true),
-        "pattern": leaks.pattern.map(|pattern| pattern.advice()),
+        "pattern": leaks.pattern.map(|pattern| pattern.advice_for(is_own)),
         "lines": lines.collect::<Vec<_>>(),
     })
 }

@@ -13,6 +13,7 @@ use crate::output::{BOLD, RESET};
 /// The whole answer.
 pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
     let size = |bytes| args.shown.size(bytes);
+    let is_own = explained.snapshot.is_own();
     let mut out = String::new();
     // Writing to a `String` cannot fail.
     for device in &explained.devices {
@@ -23,13 +24,17 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
         let _ = writeln!(out, "{}{BOLD}{verdict}{RESET}", explained.prefix(device));
         let leaks = device.leaks.whole.verdict == Verdict::Leaking;
         if let Some(pattern) = device.leaks.pattern.filter(|_| leaks) {
-            let _ = writeln!(out, "{}", pattern.advice());
+            let _ = writeln!(out, "{}", pattern.advice_for(is_own));
         }
         if device.steps.source == Source::Nothing {
-            let _ = writeln!(
-                out,
-                "mark the steps with the code that `plimsoll record` prints, or with torch.profiler's step()"
-            );
+            let next = match (words::has_events(device), is_own) {
+                (false, _) => "record with events: `plimsoll record` prints the code",
+                (true, true) => "mark the steps with Device::mark_step",
+                (true, false) => {
+                    "mark the steps with the code that `plimsoll record` prints, or with torch.profiler's step()"
+                }
+            };
+            let _ = writeln!(out, "{next}");
             continue;
         }
         if device.leaks.whole.verdict == Verdict::TooFewSteps {
@@ -72,7 +77,7 @@ pub(crate) fn lines(
     for line in listed {
         let Growth { usual_bytes, bytes, grew, steps, every, .. } = line.course.growth;
         let (per_step, all) = (size(usual_bytes), size(bytes));
-        let place = words::place(&explained.snapshot, line.place);
+        let place = words::leaking_place(&explained.snapshot, line);
         let often = match every {
             Some(every) => format!("every {every} steps"),
             None => format!("per step in {grew} of {steps}"),
@@ -100,7 +105,7 @@ pub(crate) fn kept_of_each(
     let steps = device.steps.len();
     let _ = writeln!(out, "\n{BOLD}Live at the end from each of the {steps} steps, by line{RESET}");
     for (line, bytes) in kept.iter().take(rows) {
-        let place = words::place(&explained.snapshot, line.place);
+        let place = words::leaking_place(&explained.snapshot, line);
         let _ = writeln!(out, "  {:>12} per step  {place}", size(*bytes));
     }
     if kept.len() > rows {
@@ -130,10 +135,10 @@ fn others(
     let _ = writeln!(out, "\n{BOLD}Lines that grow or vary but do not leak{RESET}, by live bytes at the end");
     for line in moving.iter().take(rows) {
         let held = size(line.course.held.last().copied().unwrap_or(0));
-        let place = words::place(&explained.snapshot, line.place);
+        let place = words::leaking_place(&explained.snapshot, line);
         let _ = writeln!(out, "  {held:>12}  {:<20}  {place}", line.course.verdict.name());
         if let Some(pattern) = line.pattern {
-            let _ = writeln!(out, "{:16}{}", "", pattern.advice());
+            let _ = writeln!(out, "{:16}{}", "", pattern.advice_for(explained.snapshot.is_own()));
         }
     }
     if moving.len() > rows {

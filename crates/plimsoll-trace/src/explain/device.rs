@@ -24,6 +24,8 @@ use crate::whatif::{SETTINGS, WhatIf};
 /// What a snapshot shows about one device.
 #[derive(Debug, Clone)]
 pub struct DeviceExplanation {
+    /// Whether our own runtime recorded it, not PyTorch.
+    pub is_own: bool,
     /// Every block's lifetime, and the byte counts over time.
     pub timeline: Timeline,
     /// How exactly our allocator reproduces the recording. The block sizes that it found are in the timeline.
@@ -136,6 +138,7 @@ impl DeviceExplanation {
         let simulated = || WhatIf::with_rest(snapshot, &timeline, &SETTINGS, total, still_needed.as_ref());
         let what_if = is_tight.then(simulated);
         Self {
+            is_own: snapshot.is_own(),
             timeline,
             replay,
             passes,

@@ -78,6 +78,8 @@ const MOST_ENTRIES: usize = 1 << 21;
 pub struct Line {
     /// The place.
     pub place: Place,
+    /// The library's line that it calls, of its first block that outlives a step.
+    pub inner: Option<FrameId>,
     /// The operator of all its blocks, if there is only one.
     pub operator: Option<Name>,
     /// Its bytes, step by step.
@@ -162,7 +164,8 @@ impl Leaks {
             let is_steady = matches!(course.verdict, Verdict::Steady | Verdict::WarmingUp);
             let pattern = pattern::of_line(snapshot, &course, rows, operator)
                 .or((is_carried && is_steady).then_some(Pattern::CarriedNumber));
-            lines.push(Line { place, operator, course, pattern });
+            let inner = origins.get(rows.stack).package_line.filter(|_| matches!(place, Place::Line(_)));
+            lines.push(Line { place, inner, operator, course, pattern });
         }
         let is_leaking = |line: &Line| line.course.verdict == Verdict::Leaking;
         lines.sort_by_key(|line| {
@@ -180,7 +183,7 @@ impl Leaks {
         judge::tell_confidence(&mut whole, steps.confidence, surest);
         let leaking: Vec<&Line> = lines.iter().filter(|line| is_leaking(line)).collect();
         let sample = pattern::sample(timeline, origins, steps, &leaking);
-        let pattern = pattern::of_leak(snapshot, timeline, origins, purposes, &sample);
+        let pattern = pattern::of_leak(snapshot, timeline, origins, purposes, steps, &sample);
         Self { whole, lines, pattern, sample }
     }
 

@@ -171,6 +171,8 @@ impl Origins {
 enum Mark {
     /// A line that a user wrote.
     User,
+    /// The name that our own runtime's program gave what it allocates: of a layer, mostly.
+    Label,
     /// A line of a library, and the activity that it shows.
     Library(Activity),
     /// A line of PyTorch's layers, optimizers or compiled code, and the activity that it shows.
@@ -205,6 +207,12 @@ fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId
         let activity = match marks[id.index()] {
             Mark::User => {
                 origin.line = origin.line.or(Some(id));
+                below_python = false;
+                Activity::Unknown
+            }
+            Mark::Label => {
+                origin.package_line = origin.line.replace(id);
+                in_module = true;
                 below_python = false;
                 Activity::Unknown
             }
@@ -269,7 +277,9 @@ fn origin(marks: &[Mark], derives: &[bool], frames: impl Iterator<Item = FrameId
 fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
     let (file, name) = (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name));
     if is_python(file) {
-        if !is_library(file) {
+        if file == "<label>" {
+            Mark::Label
+        } else if !is_library(file) {
             Mark::User
         } else if is_package(file) && loads_weights(name) {
             Mark::Library(Activity::Building)

@@ -26,6 +26,8 @@ pub struct DataQuality {
     pub has_native_frames: bool,
     /// The vendor of the devices, if it is not NVIDIA and something shows it.
     pub vendor: Option<Vendor>,
+    /// Whether our own runtime recorded it.
+    pub is_own: bool,
     /// Whether this version of PyTorch can record scopes as annotations.
     can_annotate: bool,
 }
@@ -170,6 +172,7 @@ impl DataQuality {
             missing,
             has_native_frames: !file.python_only,
             vendor: snapshot.vendor(),
+            is_own: snapshot.is_own(),
             can_annotate,
         }
     }
@@ -197,9 +200,15 @@ impl DataQuality {
             && self.missing.is_empty()
     }
 
-    /// The lines of Python that record what is missing: the first goes before the model is built, the last after some
-    /// steps, or where memory ran out.
+    /// The lines of Python, or of Rust for our own runtime, that record what is missing: the first goes before the model is
+    /// built, the last after some steps, or where memory ran out.
     pub fn record_with(&self) -> Vec<String> {
+        if self.is_own {
+            return vec![
+                "plimsoll::memory::record_history(&device, HistoryOptions::default());".to_owned(),
+                "plimsoll::memory::save_snapshot(&device, \"snapshot.pickle\")?;".to_owned(),
+            ];
+        }
         let has = |wanted: &[NoStack]| self.stackless.iter().any(|part| wanted.contains(&part.why));
         let is_short = self.replay.is_cut || has(&[NoStack::RingOverflowed]);
         let entries = if is_short { self.replay.events.saturating_mul(4) } else { self.replay.events };

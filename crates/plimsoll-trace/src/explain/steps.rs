@@ -63,6 +63,7 @@ impl Steps {
         let found = found.or_else(|| {
             periodic::find(trace, origins, &is_inside, &compiler::in_compiler(snapshot)).filter(is_good)
         });
+        let found = found.or_else(|| only(snapshot, trace, passes, &is_inside));
         found.unwrap_or(Self { boundaries: Vec::new(), source: Source::Nothing, confidence: "unknown" })
     }
 
@@ -94,6 +95,21 @@ impl Steps {
             Source::Sizes(_) => "a request of one size repeats, at regular intervals",
         }
     }
+}
+
+/// The step of a recording that has only one: nothing repeats, but a scope or a pass shows it.
+fn only(snapshot: &Snapshot, trace: &[Event], passes: &Passes, is_inside: &[bool]) -> Option<Steps> {
+    let name = |id: TextId| snapshot.texts.get(id);
+    let scopes = [("ProfilerStep#", Source::ProfilerSteps)];
+    let optimizer =
+        snapshot.annotations.iter().map(|it| it.name).find(|&id| name(id).starts_with("Optimizer.step#"));
+    let optimizer = optimizer.map(|id| ("Optimizer.step#", Source::OptimizerSteps(id)));
+    let mut marked = scopes.into_iter().chain(optimizer).map(|(start, source)| {
+        let ends = ends_of(&snapshot.annotations, |id| name(id).starts_with(start));
+        Steps { boundaries: last_events(trace, ends), source, confidence: "certain" }
+    });
+    let is_one = |steps: &Steps| steps.len() == 1;
+    marked.find(is_one).or_else(|| by_passes(passes, trace, is_inside).filter(is_one))
 }
 
 /// Steps by scopes: the profiler's, the optimizer's, or the program's scopes that cover most of the time.

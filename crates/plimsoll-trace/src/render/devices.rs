@@ -46,6 +46,16 @@ pub fn verdict(devices: &[DeviceExplanation], size: impl Fn(u64) -> String) -> S
     let (Some(a), Some(r)) = (most(&allocated), most(&reserved)) else { return "no device".to_owned() };
     let on = |device: &DeviceExplanation| format!("on device {}", device.timeline.device);
     let on_a = if a.timeline.device == r.timeline.device { String::new() } else { format!(" {}", on(a)) };
+    if !devices.iter().any(words::has_events) {
+        return format!(
+            "no events were recorded on {} devices: whether memory ran out and what the peaks were cannot be known; at most \
+             {} allocated{on_a}, {} reserved {} when the file was written",
+            devices.len(),
+            size(allocated(a)),
+            size(reserved(r)),
+            on(r)
+        );
+    }
     format!(
         "nothing failed on {} devices: peak {} allocated{on_a}, {} reserved {}",
         devices.len(),

@@ -11,13 +11,13 @@ const MUCH_PERCENT: u64 = 25;
 
 /// What would help, the most effective first. `what_if` is the simulation of other settings, if there is one; `size`
 /// formats a number of bytes.
-pub(super) fn advice(
-    report: &Report<'_>,
+pub fn advice(
+    report: Report<'_>,
     device: &DeviceExplanation,
     what_if: Option<&WhatIf>,
     size: impl Fn(u64) -> String,
 ) -> Vec<String> {
-    let mut advice = leak(report, device, &size);
+    let mut advice = leak(&report, device, &size);
     let leaks = !advice.is_empty();
     let cause = device.failure.map(|failure| failure.cause());
     match (cause, device.held_by_others()) {
@@ -31,7 +31,7 @@ pub(super) fn advice(
         _ => advice.extend(what_if.map(|what_if| words::best_setting(what_if, &size))),
     }
     if !leaks {
-        advice.extend(largest(device));
+        advice.extend(largest(device, report.snapshot.is_own()));
     }
     advice
 }
@@ -63,14 +63,14 @@ fn leak(report: &Report<'_>, device: &DeviceExplanation, size: impl Fn(u64) -> S
     }
     let mut advice = words::patterns(report.snapshot, device);
     advice.extend(device.leaks.leaking().next().map(|line| {
-        let place = words::place(report.snapshot, line.place);
+        let place = words::leaking_place(report.snapshot, line);
         format!("{place} keeps {} of each step", size(line.course.growth.usual_bytes))
     }));
     advice
 }
 
 /// How to reduce the largest category.
-fn largest(device: &DeviceExplanation) -> Option<String> {
+fn largest(device: &DeviceExplanation, is_own: bool) -> Option<String> {
     let share = device.owners.by_category.iter().find(|share| share.key.category.purpose().is_some())?;
     let (bytes, all) = (u128::from(share.bytes), u128::from(device.owners.bytes));
     if all == 0 || bytes * 100 < all * u128::from(MUCH_PERCENT) {
@@ -78,7 +78,11 @@ fn largest(device: &DeviceExplanation) -> Option<String> {
     }
     let percent = 100.0 * bytes as f64 / all as f64;
     let category = share.key.category.purpose()?;
-    Some(format!("{} are {percent:.0} % of live memory: {}", category.plural(), less(category)))
+    Some(format!(
+        "{} are {percent:.0} % of live memory: {}",
+        category.plural(),
+        if is_own { less_in_rust(category) } else { less(category) }
+    ))
 }
 
 /// How to reduce a category.
@@ -101,5 +105,19 @@ fn less(category: Category) -> &'static str {
         }
         Category::Input => "use a smaller batch, or move less of it to the device at a time",
         Category::Output => "del them before the next step, or keep a copy on the CPU (.detach().cpu())",
+    }
+}
+
+/// The same for programs of our own runtime.
+fn less_in_rust(category: Category) -> &'static str {
+    match category {
+        Category::Parameter => "keep the weights in 16 bits, or use a smaller model",
+        Category::Buffer => "keep buffers on the CPU until they are used",
+        Category::Gradient => "free them before the next forward pass (Optimizer::zero_grad)",
+        Category::OptimizerState => "use an optimizer with less state, such as Sgd without momentum",
+        Category::Activation => "use a smaller batch or shorter sequences, plimsoll::checkpoint, or autocast",
+        Category::Temporary => "run the operation in smaller pieces, use a fused one, or a smaller batch",
+        Category::Workspace => "use a smaller batch",
+        Category::Input => "use a smaller batch, or move less of it to the device at a time",
     }
 }

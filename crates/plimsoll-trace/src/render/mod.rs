@@ -1,12 +1,12 @@
 //! An explanation for people: the sentences that text and page share ([`words`]; about two recordings,
-//! [`comparison`]; several [`devices`]; a job's [`ranks`]; [`phases`]; the [`ledger`]; memory [`pressure`]), those
+//! [`comparison`]; several [`devices`]; a job's [`ranks`]; [`phases`]; the [`ledger`]; memory [`pressure`]; what would [`help`]), those
 //! about data quality ([`quality`]), and a page for a browser ([`html`]). The program has its own text and JSON
 //! formats.
 
 pub mod comparison;
 pub mod devices;
 pub mod failure;
-mod help;
+pub mod help;
 pub mod html;
 pub mod ledger;
 pub mod phases;

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::failure;
 use super::quality::replayed;
-use crate::explain::leaks::{Course, Growth, Place, Verdict};
+use crate::explain::leaks::{self, Course, Growth, Place, Verdict};
 use crate::explain::{BackwardBlock, Cause, DeviceExplanation, ForwardLine, Line, Purposed, ShownCategory};
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::{Advice, Row, WhatIf};
@@ -57,6 +57,14 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
             return format!("LEAK: {leak}");
         }
         let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
+        if !has_events(device) {
+            return format!(
+                "{NO_EVENTS}: whether memory ran out and what the peak was cannot be known; {} allocated, {} reserved when \
+                 the file was written",
+                size(allocated.level.allocated_bytes),
+                size(reserved.level.reserved_bytes)
+            );
+        }
         let tight = match device.pressure.retries.len() {
             0 => String::new(),
             count => format!(", after retrying {}", counted(count as u64, "request")),
@@ -68,6 +76,14 @@ pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Stri
         );
     };
     failure::sentence(device, &failure, leak, size)
+}
+
+/// Of a device without events.
+const NO_EVENTS: &str = "no events were recorded";
+
+/// Whether the file has events of a device: without them, only the moment when it was written is known.
+pub fn has_events(device: &DeviceExplanation) -> bool {
+    device.timeline.quality.events > 0
 }
 
 /// Whether the [`verdict`] is bad: memory ran out, or leaks.
@@ -84,7 +100,8 @@ pub(super) fn leaks(device: &DeviceExplanation) -> bool {
 pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let leak = leak(device, &size).map(|leak| format!("LEAK: {leak}"));
     let Some(failure) = device.failure else {
-        return leak.unwrap_or_else(|| "nothing failed".to_owned());
+        let calm = if has_events(device) { "nothing failed" } else { NO_EVENTS };
+        return leak.unwrap_or_else(|| calm.to_owned());
     };
     let cause = match failure.cause() {
         Cause::Capacity { short_bytes } => {
@@ -121,7 +138,10 @@ pub fn growth(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Strin
     let Course { verdict, confidence, ref held, growth, .. } = device.leaks.whole;
     let name = verdict.name();
     let (Some(&first), Some(&last)) = (held.first(), held.last()) else {
-        return format!("{name}: no steps found");
+        return match has_events(device) {
+            true => format!("{name}: no steps found"),
+            false => format!("steps: none found, as {NO_EVENTS}: whether memory leaks cannot be known"),
+        };
     };
     // The last step is not judged: a program that ends frees its memory.
     let settled = held.get(growth.from..held.len().max(2) - 1).unwrap_or_default();
@@ -179,7 +199,10 @@ fn kept_of_each(device: &DeviceExplanation) -> u64 {
 pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
     let (verdict, count) = (device.leaks.whole.verdict, device.steps.len());
     match (count, verdict) {
-        (0, _) if device.timeline.quality.events == 0 => "no events were recorded".to_owned(),
+        (0, _) if !has_events(device) => format!("none found: {NO_EVENTS}"),
+        (0, _) if device.is_own => {
+            "no repeating pattern found: record at least 6 steps, marked with Device::mark_step".to_owned()
+        }
         (0, _) => {
             "no repeating pattern found: record at least 6 steps, marked with the code that `plimsoll record` prints"
                 .to_owned()
@@ -201,27 +224,37 @@ pub fn steps(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String
 
 /// The kind of program that keeps memory like this, a sentence each: for the whole if it leaks, else for each line.
 pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> {
-    let leaks = &device.leaks;
+    let (leaks, is_own) = (&device.leaks, snapshot.is_own());
     if leaks.whole.verdict == Verdict::Leaking {
-        return leaks.pattern.iter().map(|pattern| pattern.advice().to_owned()).collect();
+        return leaks.pattern.iter().map(|pattern| pattern.advice_for(is_own).to_owned()).collect();
     }
     let lines = leaks.lines.iter().filter_map(|line| Some((line.place, line.pattern?)));
-    lines.map(|(line, pattern)| format!("{}: {}", place(snapshot, line), pattern.advice())).collect()
+    lines
+        .map(|(line, pattern)| format!("{}: {}", place(snapshot, line), pattern.advice_for(is_own)))
+        .collect()
 }
 
 /// What a snapshot cannot show about a leak.
 pub const NO_HOLDER: &str =
-    "these lines allocated the blocks; a snapshot does not record which Python variable keeps them alive";
+    "these lines allocated the blocks; a snapshot does not record which variable keeps them alive";
 
 /// The moment that is explained, as the end of "live …".
 pub fn when(device: &DeviceExplanation) -> &'static str {
-    if device.failure.is_some() { "when memory ran out" } else { "at the peak" }
+    match (device.failure, has_events(device)) {
+        (Some(_), _) => "when memory ran out",
+        (None, true) => "at the peak",
+        (None, false) => "when the file was written",
+    }
 }
 
 /// `src/model.py:41 forward`, with enough of the path to distinguish files.
 pub fn line(snapshot: &Snapshot, frame: FrameId) -> String {
     let frame = snapshot.stacks.get_frame(frame);
     let [file, name] = [frame.filename, frame.name].map(|id| plain(snapshot.texts.get(id)));
+    // Our own runtime's layers, operations and categories: there is no file.
+    if matches!(&*file, "<label>" | "<plimsoll>" | "<category>") {
+        return name.into_owned();
+    }
     format!("{}:{} {name}", short(&file), frame.line)
 }
 
@@ -311,6 +344,14 @@ pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]
         format!("{of}{} events; {replayed}{cut}", quality.events)
     }));
     lines
+}
+
+/// The place of a leaking line, with the library's line that it calls.
+pub fn leaking_place(snapshot: &Snapshot, line: &leaks::Line) -> String {
+    match (line.place, line.inner) {
+        (Place::Line(frame), inner) => with_library(snapshot, frame, inner),
+        (other, _) => place(snapshot, other),
+    }
 }
 
 /// A place that requests memory.

@@ -8,7 +8,7 @@ use crate::explain::modules::{in_modules, is_call};
 use crate::explain::origin::{Activity, Name, Origin, Origins};
 use crate::explain::purpose::{Purposes, Why};
 use crate::explain::steps::Steps;
-use crate::snapshot::{EventIndex, LifeIndex, Snapshot, StackId};
+use crate::snapshot::{Action, EventIndex, FrameId, LifeIndex, Snapshot, StackId};
 use crate::timeline::{Life, Timeline};
 
 /// What a leak, or a line, looks like.
@@ -27,6 +27,17 @@ pub enum Pattern {
         blocks: usize,
         /// The number of stacks that allocated them.
         stacks: usize,
+    },
+    /// The same, and memory ran out in several steps and the program went on: a caught exception keeps the frames that it
+    /// went through, and their tensors.
+    CaughtException {
+        /// Requests that failed.
+        failures: usize,
+    },
+    /// A hook keeps what it is given: its line is called by a module, and is none of a `forward`.
+    Hook {
+        /// Blocks that one step keeps.
+        blocks: usize,
     },
     /// A module keeps its inputs or outputs: a line of its `forward` adds to them at each call.
     ModuleCache {
@@ -64,6 +75,15 @@ impl Pattern {
                 "each step keeps the outputs of its layers: look for hooks or lists that store outputs, and for \
                  retain_graph=True"
             }
+            Self::CaughtException { .. } => {
+                "memory ran out in several steps and the program went on: a caught exception keeps the tensors of the \
+                 functions that it went through. Leave the `except` block before the next try, and keep no exception \
+                 (`except RuntimeError as error`) and no traceback"
+            }
+            Self::Hook { .. } => {
+                "a hook keeps a tensor of each step: keep .detach().cpu() or a number instead, clear what it fills, or \
+                 remove it (handle.remove())"
+            }
             Self::ModuleCache { .. } => {
                 "a module stores a tensor at each forward call: look for an append to self, and for \
                  forward hooks"
@@ -91,6 +111,40 @@ impl Pattern {
             Self::CarriedNumber => {
                 "besides the loss, a scalar is kept across steps: its device memory does not grow; if \
                  losses are added to it without .item() or .detach(), its graph grows on the host"
+            }
+        }
+    }
+}
+
+impl Pattern {
+    /// [`advice`](Self::advice), for a program of our own runtime if `is_own`.
+    pub fn advice_for(self, is_own: bool) -> &'static str {
+        if !is_own {
+            return self.advice();
+        }
+        match self {
+            Self::GraphKept { .. } => {
+                "each step keeps its graph: look for a loss or an output kept without item() or detach(), or an evaluation \
+                 outside plimsoll::no_grad"
+            }
+            Self::ActivationsKept { .. } | Self::CaughtException { .. } | Self::Hook { .. } => {
+                "each step keeps the outputs of its layers: look for a Vec or a field that stores outputs"
+            }
+            Self::ModuleCache { .. } => {
+                "a layer stores a tensor at each forward call: look for a push in its forward"
+            }
+            Self::GrowingList { .. } => {
+                "a Vec or a map grows by a few tensors each step: store numbers (item()) or copies on the CPU, or clear it"
+            }
+            Self::GrownByCat => {
+                "a cache grows by Tensor::cat, each replacing the last: not a leak, but unbounded"
+            }
+            Self::ReferenceCycles | Self::ClearedAtOnce => {
+                "the memory of many steps is freed at once, such as by Vec::clear: until then it counts in the peak"
+            }
+            Self::RunningSum | Self::CarriedNumber => {
+                "a running sum is kept across steps: its device memory does not grow; if losses are added to it without \
+                 item() or detach(), its graph grows on the host"
             }
         }
     }
@@ -172,6 +226,7 @@ pub(super) fn of_leak(
     timeline: &Timeline,
     origins: &Origins,
     purposes: &Purposes,
+    steps: &Steps,
     sample: &[LifeIndex],
 ) -> Option<Pattern> {
     let last = *sample.last()?;
@@ -181,6 +236,13 @@ pub(super) fn of_leak(
     let inside = stacks.iter().filter(|stack| is_inside[stack.index()]).count();
     let is_forward = stacks.iter().all(|&stack| origins.get(Some(stack)).activity == Activity::Forward);
     let (blocks, count) = (sample.len(), stacks.len());
+    let failures = failures(snapshot, timeline, steps);
+    if failures > 1 && is_forward && inside > 0 {
+        return Some(Pattern::CaughtException { failures });
+    }
+    if !stacks.is_empty() && stacks.iter().all(|&stack| is_of_hook(snapshot, origins, stack)) {
+        return Some(Pattern::Hook { blocks });
+    }
     // A list of outputs adds few blocks each step; layers add many.
     if is_forward && inside > 0 && count > 1 && blocks > 3 {
         let later = timeline.lives[last.index() + 1..].iter().zip(last.index() + 1..);
@@ -211,4 +273,29 @@ fn is_called_from_module(snapshot: &Snapshot, origins: &Origins, stack: StackId)
     let line = origins.get(Some(stack)).line;
     let frames = snapshot.stacks.frame_ids(stack).skip_while(|&frame| Some(frame) != line);
     frames.map(|frame| snapshot.stacks.get_frame(frame)).any(|frame| is_call(snapshot, frame))
+}
+
+/// Requests that failed before the last step ended: the program caught their exceptions.
+fn failures(snapshot: &Snapshot, timeline: &Timeline, steps: &Steps) -> usize {
+    let Some(last) = steps.boundaries.last() else { return 0 };
+    let trace = snapshot.trace(timeline.device);
+    trace.iter().take(last.index()).filter(|event| event.action == Action::Oom).count()
+}
+
+/// Whether the user's line of a stack is in a function that a module calls and that is no `forward`: a forward hook; or
+/// that PyTorch's hooks of gradients and saved tensors call.
+fn is_of_hook(snapshot: &Snapshot, origins: &Origins, stack: StackId) -> bool {
+    let line = origins.get(Some(stack)).line;
+    let mut frames = snapshot.stacks.frame_ids(stack).skip_while(|&frame| Some(frame) != line);
+    let text = |id: FrameId| {
+        let frame = snapshot.stacks.get_frame(id);
+        (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name))
+    };
+    let Some((_, function)) = frames.next().map(text) else { return false };
+    // The frame that calls it; names of 2.x: `inner` is in `_call_impl`.
+    let Some((file, caller)) = frames.next().map(text) else { return false };
+    let file = file.replace('\\', "/");
+    let by_module = file.ends_with("/nn/modules/module.py") && matches!(caller, "_call_impl" | "inner");
+    let by_hooks = file.ends_with("/torch/utils/hooks.py") || file.ends_with("/autograd/graph.py");
+    by_module && function != "forward" || by_hooks
 }

@@ -3,6 +3,7 @@
 use super::Course;
 use super::sawtooth::Release;
 use crate::explain::origin::Name;
+use crate::snapshot::StackId;
 use crate::timeline::Life;
 
 /// Sparse rows that become a [`Course`].
@@ -23,6 +24,8 @@ pub(super) struct Rows {
     /// Whether its blocks are of the kind that a first step allocates and keeps.
     pub(super) is_first_use: bool,
     pub(super) operator: Option<Option<Name>>,
+    /// The stack of the first block that outlives the step of its allocation.
+    pub(super) stack: Option<StackId>,
     /// Blocks that outlive the step of their allocation; of these, the numbers made by an addition, and how many of
     /// them the next step frees.
     pub(super) blocks: usize,
@@ -57,6 +60,7 @@ impl Rows {
                 self.lasting.push((death - 1, -signed(life.bytes)));
             }
         }
+        self.stack = self.stack.or(life.stack);
         self.blocks += 1;
         self.bytes = self.bytes.saturating_add(life.bytes);
         self.sums += usize::from(is_sum);

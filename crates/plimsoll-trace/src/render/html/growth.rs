@@ -7,7 +7,7 @@ use plimsoll_alloc::Bytes;
 
 use super::cells::{self, Bar, Size};
 use super::stacks::{Layer, shapes};
-use super::text::{Sentence, Text};
+use super::text::{Sentence, Text, capital};
 use crate::explain::DeviceExplanation;
 use crate::explain::leaks::{Course, Growth, Line, Place, Verdict};
 use crate::render::{Report, words};
@@ -26,11 +26,11 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     let (steps, leaks) = (&device.steps, &device.leaks);
     let size = |bytes| Size(bytes).to_string();
     if steps.len() < 2 {
-        return write!(out, "<p class=\"said\">{}.</p>", words::steps(device, size));
+        return write!(out, "<p class=\"said\">{}.</p>", capital(&words::steps(device, size)));
     }
     let Course { verdict, confidence, growth, .. } = leaks.whole;
     let class = if verdict == Verdict::Leaking { "said leaking" } else { "said" };
-    write!(out, "<p class=\"{class}\"><strong>{}</strong> ({confidence})", verdict.name())?;
+    write!(out, "<p class=\"{class}\"><strong>{}</strong> ({confidence})", capital(verdict.name()))?;
     if verdict == Verdict::Leaking {
         let Growth { bytes, from, .. } = growth;
         write!(out, ": {},", words::rate(&growth, size))?;
@@ -39,7 +39,7 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     let (count, evidence) = (steps.len(), steps.evidence());
     write!(out, ". {count} steps; a step ends where {evidence} ({}).</p>", steps.confidence)?;
     for pattern in words::patterns(report.snapshot, device).iter().take(ROWS) {
-        write!(out, "<p class=\"said\">{}.</p>", Sentence(pattern))?;
+        write!(out, "<p class=\"said\">{}.</p>", Sentence(capital(pattern)))?;
     }
     let is_growing = |line: &&Line| line.course.verdict != Verdict::Steady && grown_bytes(&line.course) > 0;
     let mut growing: Vec<&Line> = leaks.lines.iter().filter(is_growing).collect();

@@ -40,7 +40,8 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     stackless(out, &quality)?;
     if !quality.is_complete() {
         out.push_str("<p>To record more next time, add the first line before the model is built, ");
-        out.push_str("and the last after some steps, or where memory ran out.</p><pre>import torch\n");
+        out.push_str("and the last after some steps, or where memory ran out.</p><pre>");
+        out.push_str(if quality.is_own { "" } else { "import torch\n" });
         for line in quality.record_with() {
             writeln!(out, "{}", Text(line))?;
         }

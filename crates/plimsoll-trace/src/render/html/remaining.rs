@@ -6,7 +6,7 @@ use plimsoll_alloc::Bytes;
 
 use super::cells::{Bar, Size, line};
 use super::kinds::kind;
-use super::text::Text;
+use super::text::{Text, capital};
 use crate::explain::{Change, DeviceExplanation, Remaining, ShownCategory};
 use crate::render::words::{self, counted};
 use crate::render::{Report, remaining as say};
@@ -21,7 +21,7 @@ pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExpl
     write!(
         out,
         "<h3>Live at the end</h3><p class=\"said\">{}.</p>",
-        say::sentence(&remaining, device, size)
+        capital(&say::sentence(&remaining, device, size))
     )?;
     let then = words::when(device);
     let table = Table { then, of: remaining.end_bytes };

@@ -5,14 +5,15 @@ use std::fmt::{self, Write};
 use plimsoll_alloc::Bytes;
 
 use super::cells::{Bar, Size};
-use super::text::Text;
+use super::text::{Text, capital};
 use crate::render::words;
 use crate::whatif::{Outcome, WhatIf};
 
 /// The section of one device.
 pub(super) fn section(out: &mut String, what_if: &WhatIf) -> fmt::Result {
     let Some(simulated) = what_if.rows.first() else { return Ok(()) };
-    let verdict = Text(words::best_setting(what_if, |bytes| Bytes(bytes).to_string()));
+    let verdict = words::best_setting(what_if, |bytes| Bytes(bytes).to_string());
+    let verdict = Text(capital(&verdict));
     write!(out, "<p class=\"said\"><strong>{verdict}.</strong> {}", words::baseline(what_if))?;
     match what_if.capacity_bytes {
         Some(bytes) => {

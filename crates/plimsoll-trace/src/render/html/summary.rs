@@ -7,7 +7,7 @@ use plimsoll_alloc::Bytes;
 use super::Section;
 use super::cells::{Bar, Size};
 use super::kinds::kind;
-use super::text::{Sentence, Text};
+use super::text::{Sentence, Text, capital};
 use crate::render::{help, words};
 use crate::whatif::WhatIf;
 
@@ -19,12 +19,12 @@ const ADVICE: usize = 3;
 /// Of one device; `what_if` is what other settings would have come to.
 pub(super) fn section(out: &mut String, section: &Section<'_>, what_if: Option<&WhatIf>) -> fmt::Result {
     let Section { report, device, .. } = section;
-    let advice = help::advice(report, device, what_if, |bytes| Bytes(bytes).to_string());
+    let advice = help::advice(*report, device, what_if, |bytes| Bytes(bytes).to_string());
     out.push_str("<div class=\"summary\">");
     if !advice.is_empty() {
         out.push_str("<div class=\"help\"><h3>What would help</h3><ul>");
         for sentence in advice.iter().take(ADVICE) {
-            write!(out, "<li>{}", Sentence(sentence))?;
+            write!(out, "<li>{}", Sentence(capital(sentence)))?;
         }
         out.push_str("</ul></div>");
     }

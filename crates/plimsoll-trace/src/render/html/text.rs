@@ -1,6 +1,7 @@
 //! Words that nobody vouches for, brought into the page: [`Text`], [`Whole`] and [`Sentence`] into HTML, [`json`] into a
 //! script element. Neither can end its element, whatever it holds.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use serde_json::Value;
@@ -40,6 +41,17 @@ impl<T: AsRef<str>> fmt::Display for Sentence<T> {
             None => escaped(f, text),
         }
     }
+}
+
+/// A sentence with a capital at its beginning, unless it begins with a path, a command or another name.
+pub(super) fn capital(sentence: &str) -> Cow<'_, str> {
+    let word = sentence.split_whitespace().next().unwrap_or_default();
+    let is_word = |word: &str| !word.is_empty() && word.chars().all(|char| char.is_ascii_lowercase());
+    if !is_word(word.trim_end_matches([',', ':', ';', '.'])) {
+        return Cow::Borrowed(sentence);
+    }
+    let (first, rest) = sentence.split_at(1);
+    Cow::Owned(first.to_ascii_uppercase() + rest)
 }
 
 fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
@@ -105,6 +117,21 @@ mod tests {
         let shown = json(&value);
         assert!(!shown.contains(['<', '>', '&']), "{shown}");
         assert_eq!(serde_json::from_str::<Value>(&shown).unwrap(), value);
+    }
+
+    #[test]
+    fn sentences_begin_with_a_capital_and_names_stay() {
+        for (text, expected) in [
+            ("a list grows", "A list grows"),
+            ("steady: 3 steps", "Steady: 3 steps"),
+            ("src/model.py:41 forward: a list", "src/model.py:41 forward: a list"),
+            ("train.py keeps", "train.py keeps"),
+            ("expandable_segments:True would have", "expandable_segments:True would have"),
+            ("1.00 MiB is", "1.00 MiB is"),
+            ("", ""),
+        ] {
+            assert_eq!(capital(text), expected);
+        }
     }
 
     #[test]

@@ -1,0 +1,137 @@
+//! `plimsoll explain` of what people have instead of a snapshot: a message, a log, counters, a profile.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Command, Output, Stdio};
+
+mod program;
+use program::{Folder, json, kept, plimsoll, stderr, stdout, text};
+
+const FRAGMENTED: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 36.00 MiB. GPU 0 has a total capacity of 39.56 GiB of \
+    which 2.81 MiB is free. Process 16368 has 39.55 GiB memory in use. Of the allocated memory 38.05 GiB is allocated by PyTorch, and \
+    1021.72 MiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting \
+    PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.\n";
+
+const SHORT: &str = "Traceback (most recent call last):\n  File \"/home/user/train.py\", line 88, in <module>\n    loss.backward()\n  File \
+    \"/opt/conda/lib/python3.10/site-packages/torch/_tensor.py\", line 487, in backward\n    torch.autograd.backward(\nRuntimeError: CUDA \
+    out of memory. Tried to allocate 2.00 GiB (GPU 0; 39.56 GiB total capacity; 36.00 GiB already allocated; 512.00 MiB free; 37.00 GiB \
+    reserved in total by PyTorch)\n";
+
+/// `explain -` of a text.
+fn piped(text: &str, more: &[&str]) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+    child
+        .args(["explain", "-"])
+        .args(more)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut child = child.spawn().expect("the program starts");
+    child.stdin.take().expect("stdin").write_all(text.as_bytes()).expect("written");
+    child.wait_with_output().expect("an answer")
+}
+
+#[test]
+fn a_message_alone_says_capacity_or_fragmentation_by_how_much_and_what_next() {
+    let output = piped(FRAGMENTED, &[]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    let answer = stdout(&output);
+    let first = answer.lines().next().expect("a line");
+    assert!(
+        first.starts_with("out of memory: FRAGMENTATION. Tried to allocate 36.00 MiB; 1.00 GiB are free"),
+        "{first}"
+    );
+    for part in
+        ["expandable_segments:True python FILE", "unknown", "the line that ran out: paste the traceback"]
+    {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+    // The process is this one, in a container.
+    assert!(!answer.contains("16368"), "{answer}");
+
+    let folder = Folder::new("pasted");
+    let log = folder.file("train.log");
+    fs::write(&log, format!("epoch 1\n\x1b[31m{SHORT}\x1b[0m")).expect("a file");
+    let answer = text(&["explain", &log]);
+    let first = answer.lines().next().expect("a line");
+    assert!(first.starts_with("out of memory: CAPACITY. Tried to allocate 2.00 GiB"), "{first}");
+    assert!(first.ends_with("with 1.50 GiB free, short by about 512.00 MiB"), "{first}");
+    for part in [
+        "requested at /home/user/train.py:88 <module>: loss.backward()",
+        "plimsoll plan --gpu A100-40GB -- python /home/user/train.py",
+        "2.06 GiB are used outside PyTorch's allocator, more than a CUDA context",
+        "whether other processes use the GPU",
+    ] {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+}
+
+#[test]
+fn the_answer_is_json_where_json_was_asked_for() {
+    let answer = json(&piped(SHORT, &["--json"]));
+    assert_eq!(
+        (&answer["schema"], &answer["kind"], &answer["file"]),
+        (&"plimsoll.message/1".into(), &"message".into(), &"stdin".into())
+    );
+    let failure = &answer["failure"];
+    assert_eq!((&failure["cause"], failure["short_bytes"].as_u64()), (&"capacity".into(), Some(512 << 20)));
+    assert_eq!(
+        (&failure["line"]["file"], &failure["line"]["line"]),
+        (&"/home/user/train.py".into(), &88.into())
+    );
+    let message = &answer["messages"][0];
+    assert_eq!(
+        (message["device_bytes"].as_u64().map(|it| it >> 20), &message["process_bytes"]),
+        (Some(40509), &serde_json::Value::Null)
+    );
+    assert!(
+        answer["next"][0].as_str().is_some_and(|next| next.starts_with("plimsoll plan --gpu A100-40GB")),
+        "{answer}"
+    );
+}
+
+#[test]
+fn counters_and_profiles_say_what_they_cannot_say() {
+    let counters =
+        r#"{"allocated_bytes.all.peak": 4294967296, "reserved_bytes.all.peak": 5368709120, "num_ooms": 1}"#;
+    let answer = stdout(&piped(counters, &[]));
+    assert!(
+        answer.starts_with("out of memory 1 time; peak 4.00 GiB allocated, 5.00 GiB reserved\n"),
+        "{answer}"
+    );
+    assert!(answer.contains("unknown from stdin: whether a request failed for want of memory"), "{answer}");
+    let profile = r#"{"traceEvents": [{"name": "[memory]", "args": {"Total Reserved": 2097152, "Total Allocated": 1048576, "Bytes": 512,
+        "Device Id": 0, "Device Type": 1}}]}"#;
+    let answer = stdout(&piped(profile, &[]));
+    assert!(
+        answer.starts_with(
+            "GPU 0: nothing failed; peak 1.00 MiB allocated, 2.00 MiB reserved while the profiler ran\n"
+        ),
+        "{answer}"
+    );
+    let empty = piped(r#"{"traceEvents": []}"#, &[]);
+    assert!(
+        empty.status.code() == Some(3) && stderr(&empty).contains("profile_memory=True"),
+        "{}",
+        stderr(&empty)
+    );
+}
+
+#[test]
+fn options_of_snapshots_are_refused_and_other_texts_are_no_snapshot() {
+    let output = piped(SHORT, &["--device", "0"]);
+    assert!(
+        output.status.code() == Some(2) && stderr(&output).contains("not a snapshot but a text"),
+        "{}",
+        stderr(&output)
+    );
+    let output = piped("a poem\n", &[]);
+    assert!(
+        output.status.code() == Some(3) && stderr(&output).contains("not a memory snapshot"),
+        "{}",
+        stderr(&output)
+    );
+    // Packed or not, a snapshot is one.
+    assert!(text(&["explain", &kept("little.json.gz")]).contains("Live memory"));
+    assert_eq!(plimsoll(&["explain", &kept("features.bare.pickle.gz")]).status.code(), Some(0));
+}

@@ -1,0 +1,99 @@
+//! Lines of a traceback of Python's or IPython's: [`Frame`].
+
+/// One line that was running.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Frame {
+    /// The file, as the traceback has it: a path, `<string>`, or a cell.
+    pub file: String,
+    /// Its line, from 1.
+    pub line: u32,
+    /// The function; empty if the traceback has none.
+    pub function: String,
+    /// The text of the line; empty if the traceback has none.
+    pub source: String,
+}
+
+/// The lines that were running, outermost first.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Traceback {
+    /// As in the text.
+    pub frames: Vec<Frame>,
+}
+
+impl Frame {
+    /// Whether the line is the user's, not Python's or a package's.
+    pub fn is_own(&self) -> bool {
+        let packages =
+            ["site-packages", "dist-packages", "/lib/python3", "\\lib\\", "/torch/", "<frozen", "ipykernel/"];
+        !packages.iter().any(|part| self.file.contains(part))
+    }
+
+    /// The frame that a line of text is, with the source that stands in the same line.
+    pub(super) fn parse(line: &str) -> Option<Frame> {
+        python(line).or_else(|| ipython(line))
+    }
+}
+
+impl Traceback {
+    /// The user's innermost line, or else the innermost.
+    pub fn place(&self) -> Option<&Frame> {
+        self.frames.iter().rev().find(|frame| frame.is_own()).or(self.frames.last())
+    }
+
+    /// The program: the user's outermost file.
+    pub fn program(&self) -> Option<&str> {
+        let is_program = |frame: &&Frame| frame.is_own() && frame.file.ends_with(".py");
+        self.frames.iter().find(is_program).map(|frame| frame.file.as_str())
+    }
+}
+
+/// `  File "train.py", line 88, in <module>`, whatever stands before it.
+fn python(line: &str) -> Option<Frame> {
+    let rest = &line[line.find("File \"")? + "File \"".len()..];
+    let (file, rest) = rest.split_once("\", line ")?;
+    let (number, rest) = super::text::number(rest)?;
+    let function = rest.strip_prefix(", in ").unwrap_or("").trim_end();
+    Some(Frame { file: file.to_owned(), line: number, function: function.to_owned(), source: String::new() })
+}
+
+/// `Cell In[3], line 5`, `File ~/a.py:12, in forward(self, x)`, `<ipython-input-3-0b> in <module>`: the last has no
+/// number here; its arrow has.
+fn ipython(line: &str) -> Option<Frame> {
+    let line = line.trim();
+    if let Some(rest) =
+        line.strip_prefix("Cell In").filter(|rest| rest.starts_with('[') || rest.starts_with(" ["))
+    {
+        let (cell, rest) = rest.split_once(']')?;
+        let rest = rest.trim_start_matches(", ").trim_start().strip_prefix("line ")?;
+        let (number, _) = super::text::number(rest)?;
+        let file = format!("Cell In[{}]", cell.trim_start().trim_start_matches('['));
+        return Some(Frame { file, line: number, function: String::new(), source: String::new() });
+    }
+    let rest = line.strip_prefix("File ")?;
+    let (place, rest) = rest.split_once(", in ").unwrap_or((rest, ""));
+    let (file, number) = place.rsplit_once(':')?;
+    let function = rest.split('(').next().unwrap_or("").trim();
+    let line = number.trim().parse().ok()?;
+    Some(Frame { file: file.to_owned(), line, function: function.to_owned(), source: String::new() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_those_of_python_and_ipython() {
+        for (line, file, number, function) in [
+            ("  File \"/a/train.py\", line 88, in <module>", "/a/train.py", 88, "<module>"),
+            ("[rank1]:   File \"/a/b c.py\", line 3, in f", "/a/b c.py", 3, "f"),
+            ("Cell In[3], line 5", "Cell In[3]", 5, ""),
+            ("Cell In [12], line 1", "Cell In[12]", 1, ""),
+            ("File ~/net.py:12, in Net.forward(self, x)", "~/net.py", 12, "Net.forward"),
+            ("  File \"<string>\", line 1", "<string>", 1, ""),
+        ] {
+            let frame = Frame::parse(line).unwrap_or_else(|| panic!("{line}"));
+            assert_eq!((frame.file.as_str(), frame.line, frame.function.as_str()), (file, number, function));
+        }
+        assert_eq!(Frame::parse("No File \"x\" here"), None);
+    }
+}

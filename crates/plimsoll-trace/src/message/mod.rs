@@ -1,0 +1,106 @@
+//! What people have instead of a snapshot: the message of an out-of-memory error in a log ([`Log`]), the allocator's
+//! counters ([`Counters`]), or a trace of torch.profiler ([`Profile`]). [`read`] tells them apart by their text.
+//!
+//! What a text does not say is `None`, and stays unknown in every answer.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `size.rs` | sizes as PyTorch writes them |
+//! | `text.rs` | a log without colours, returns and escapes; ranks |
+//! | `wording.rs` | [`OutOfMemory`]: one message, in all wordings since PyTorch 1.10 |
+//! | `frames.rs` | lines of a traceback |
+//! | `log.rs` | [`Log`]: the messages of a log, each with its traceback |
+//! | `cause.rs` | [`Shortage`]: capacity or fragmentation, and by how much |
+//! | `counters.rs` | [`Counters`]: `memory_stats()` and `memory_summary()` |
+//! | `profile.rs` | [`Profile`]: memory events of torch.profiler |
+
+mod cause;
+mod counters;
+mod frames;
+mod log;
+mod profile;
+mod size;
+mod text;
+mod wording;
+
+use std::io::{self, BufReader, Read};
+
+pub use cause::Shortage;
+pub use counters::{Counter, Counters};
+pub use frames::{Frame, Traceback};
+pub use log::{Failed, Log};
+pub use profile::{Profile, ProfiledDevice};
+pub use wording::{OutOfMemory, Source};
+
+/// The most bytes of a log that are read.
+const MOST_BYTES: u64 = 512 << 20;
+/// The first bytes, in which counters are looked for and a trace is recognised.
+const HEAD_BYTES: u64 = 1 << 20;
+/// The most bytes of UTF-16, which is decoded as a whole.
+const MOST_WIDE_BYTES: u64 = 64 << 20;
+
+/// A text that was understood.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pasted {
+    /// A message, or a log with messages; at least one.
+    Log(Log),
+    /// The allocator's counters.
+    Counters(Counters),
+    /// Memory events of torch.profiler.
+    Profile(Profile),
+}
+
+/// Reads a text; `None` if it is none of these.
+///
+/// ```
+/// use plimsoll_trace::message::{Pasted, read};
+///
+/// let text = "CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 8.00 GiB total capacity; 6.00 GiB already allocated; \
+///             1.00 GiB free; 6.50 GiB reserved in total by PyTorch)";
+/// let Some(Pasted::Log(log)) = read(text.as_bytes())? else { panic!("a message") };
+/// assert_eq!(log.failed[0].message.shortage().cause.short_bytes(), Some(512 << 20));
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # Errors
+/// The system's.
+pub fn read(mut input: impl Read) -> io::Result<Option<Pasted>> {
+    let mut head = Vec::new();
+    input.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
+    if text::is_wide(&head) {
+        input.take(MOST_WIDE_BYTES).read_to_end(&mut head)?;
+        let text = text::from_wide(&head);
+        return parse(text.as_bytes(), io::empty());
+    }
+    parse(&head, input)
+}
+
+fn parse(head: &[u8], rest: impl Read) -> io::Result<Option<Pasted>> {
+    let whole = BufReader::with_capacity(CHUNK_BYTES, head.chain(rest.take(MOST_BYTES)));
+    if contains(head, "\"traceEvents\"") {
+        return Ok(Profile::read(whole).map(Pasted::Profile));
+    }
+    // A log may hold both: the message says more.
+    if let Some(log) = Log::read(whole)? {
+        return Ok(Some(Pasted::Log(log)));
+    }
+    Ok(Counters::read(&String::from_utf8_lossy(head)).map(Pasted::Counters))
+}
+
+/// Bytes that are taken at once.
+const CHUNK_BYTES: usize = 64 << 10;
+
+fn contains(bytes: &[u8], words: &str) -> bool {
+    bytes.windows(words.len()).any(|part| part == words.as_bytes())
+}
+
+/// Whether a text that begins like this may be one of those that [`read`] understands, and not a snapshot in JSON.
+pub(crate) fn is_likely(head: &[u8]) -> bool {
+    let is_json = matches!(head.trim_ascii_start().first(), Some(b'{' | b'['));
+    let keys = ["\"segments\"", "\"device_traces\"", "\"total_size\"", "\"blocks\""];
+    let is_snapshot = is_json && keys.iter().any(|key| contains(head, key));
+    text::is_wide(head) || !is_snapshot && !head.contains(&0)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,60 @@
+//! Sizes as PyTorch writes them: `20.00 MiB`, `0 bytes`, `5.00 GB` of 1,024 MB.
+
+/// The size at the beginning of a text, and what follows it. A number of two decimals is off by up to half of the last.
+pub(super) fn leading(text: &str) -> Option<(u64, &str)> {
+    let text = text.trim_start();
+    let end = text.find(|char: char| !char.is_ascii_digit() && char != '.' && char != ',')?;
+    let number: f64 = text[..end].replace(',', "").trim_end_matches('.').parse().ok()?;
+    let rest = text[end..].trim_start();
+    let (unit, bytes_per_unit) = UNITS.iter().find(|(unit, _)| rest.starts_with(unit))?;
+    let rest = &rest[unit.len()..];
+    if rest.starts_with(|char: char| char.is_ascii_alphabetic()) {
+        return None;
+    }
+    let bytes = number * bytes_per_unit;
+    // A float is cut to the range of the integer.
+    (bytes < MOST_BYTES).then_some((bytes.round() as u64, rest))
+}
+
+/// More than any machine has.
+const MOST_BYTES: f64 = (1u64 << 60) as f64;
+
+/// All are powers of 1,024, `MB` of PyTorch's Metal allocator, too. The longer of two that begin alike comes first.
+const UNITS: [(&str, f64); 15] = [
+    ("bytes", 1.0),
+    ("byte", 1.0),
+    ("KiB", 1024.0),
+    ("MiB", 1048576.0),
+    ("GiB", 1073741824.0),
+    ("TiB", 1099511627776.0),
+    ("PiB", 1125899906842624.0),
+    ("KB", 1024.0),
+    ("kB", 1024.0),
+    ("MB", 1048576.0),
+    ("GB", 1073741824.0),
+    ("TB", 1099511627776.0),
+    ("PB", 1125899906842624.0),
+    ("B", 1.0),
+    ("b", 1.0),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::leading;
+
+    #[test]
+    fn sizes_are_powers_of_1024_and_may_be_bytes() {
+        for (text, expected) in [
+            ("20.00 MiB (GPU 0", Some((20 << 20, " (GPU 0"))),
+            (" 0 bytes free", Some((0, " free"))),
+            ("1.50 GB, other", Some((3 << 29, ", other"))),
+            ("4000000000 bytes.", Some((4_000_000_000, "."))),
+            ("1,024 KiB", Some((1 << 20, ""))),
+            ("12 apples", None),
+            ("MiB", None),
+            ("9999999999999 PiB", None),
+        ] {
+            assert_eq!(leading(text), expected, "{text}");
+        }
+    }
+}

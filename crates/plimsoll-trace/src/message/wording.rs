@@ -1,0 +1,188 @@
+//! One message about memory that ran out: [`OutOfMemory`], whatever the version of PyTorch that wrote it.
+//!
+//! Values are found by the words around them and not by their order, so that a wording of several versions is one, and a
+//! message that somebody shortened still says what it says.
+
+use super::size::leading;
+use super::text::number;
+
+/// Who ran out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Source {
+    /// PyTorch's allocator of a GPU (CUDA, HIP, XPU).
+    Allocator,
+    /// PyTorch's allocator on Apple's GPUs.
+    Metal,
+    /// The CPU's memory.
+    Cpu,
+    /// The driver refused a library (cuBLAS, cuDNN, NCCL) or a call outside the allocator.
+    Driver,
+}
+
+/// What a message says. Sizes are in bytes and, where the message has two decimals, rounded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OutOfMemory {
+    /// Who ran out.
+    pub source: Source,
+    /// `CUDA`, `HIP`, `XPU`, `MPS`, `CPU`; of a library, its call or status.
+    pub name: String,
+    /// The number of the GPU.
+    pub device: Option<u32>,
+    /// The request.
+    pub requested_bytes: Option<u64>,
+    /// The GPU's memory.
+    pub capacity_bytes: Option<u64>,
+    /// The GPU's free memory.
+    pub free_bytes: Option<u64>,
+    /// Allocated by this process, private pools included.
+    pub allocated_bytes: Option<u64>,
+    /// Allocated in private pools (CUDA graphs).
+    pub private_bytes: Option<u64>,
+    /// Reserved by this process's allocator.
+    pub reserved_bytes: Option<u64>,
+    /// The process's limit.
+    pub limit_bytes: Option<u64>,
+    /// All that this process uses of the GPU.
+    pub process_bytes: Option<u64>,
+    /// Other processes on the GPU, by number.
+    pub others: Vec<(u32, u64)>,
+    /// Whether the message suggests expandable segments.
+    pub suggests_expandable: bool,
+}
+
+impl OutOfMemory {
+    fn of(source: Source, name: &str) -> OutOfMemory {
+        OutOfMemory {
+            source,
+            name: name.to_owned(),
+            device: None,
+            requested_bytes: None,
+            capacity_bytes: None,
+            free_bytes: None,
+            allocated_bytes: None,
+            private_bytes: None,
+            reserved_bytes: None,
+            limit_bytes: None,
+            process_bytes: None,
+            others: Vec::new(),
+            suggests_expandable: false,
+        }
+    }
+
+    /// Whether a message begins in this line, and of whom.
+    pub(super) fn begins(line: &str) -> Option<(usize, Source, &'static str)> {
+        STARTS.iter().find_map(|&(words, source, name)| line.find(words).map(|at| (at, source, name)))
+    }
+
+    /// The message at the beginning of a text that may go on after it.
+    pub(super) fn parse(text: &str) -> Option<OutOfMemory> {
+        let (at, source, name) = Self::begins(text)?;
+        let mut found = Self::of(source, name);
+        let text = &text[at..];
+        match source {
+            Source::Allocator => found.allocator(text),
+            Source::Metal => found.metal(text),
+            Source::Cpu => found.requested_bytes = after(text, "tried to allocate "),
+            Source::Driver => {}
+        }
+        Some(found)
+    }
+
+    fn allocator(&mut self, text: &str) {
+        self.requested_bytes = after(text, "Tried to allocate ");
+        let gpu = text.find("GPU ").and_then(|at| number(&text[at + 4..]));
+        self.device = gpu.map(|(device, _)| device);
+        self.suggests_expandable = text.contains("expandable_segments");
+        // Up to 2.0: `(GPU 0; 12.00 GiB total capacity; 9.54 GiB already allocated; 0 bytes free; …)`.
+        self.capacity_bytes = before(text, " total capacity")
+            .or_else(|| after(text, "total capacity of "))
+            .or_else(|| after(text, "total capacty of "));
+        self.free_bytes =
+            before(text, " free;").or_else(|| before(text, " is free")).or_else(|| before(text, " free)"));
+        self.limit_bytes = before(text, " allowed");
+        self.private_bytes = before(text, " allocated in private pools");
+        self.process_bytes = after(text, "this process has ");
+        self.allocated_bytes =
+            before(text, " already allocated").or_else(|| before(text, " is allocated by PyTorch"));
+        let unallocated = before(text, " is reserved by PyTorch but unallocated");
+        let cached = self.allocated_bytes.zip(unallocated).map(|(allocated, cached)| allocated + cached);
+        self.reserved_bytes = before(text, " reserved in total by PyTorch").or(cached);
+        let processes = text.match_indices("Process ").filter_map(|(at, word)| {
+            let (process, rest) = number(&text[at + word.len()..])?;
+            Some((process, leading(rest.strip_prefix(" has ")?)?.0))
+        });
+        self.others = processes.collect();
+    }
+
+    /// `MPS allocated: 5.00 GB, other allocations: 1.00 GB, max allowed: 9.07 GB). Tried to allocate 256.00 MB`.
+    fn metal(&mut self, text: &str) {
+        self.requested_bytes = after(text, "Tried to allocate ");
+        self.allocated_bytes = after(text, "MPS allocated: ");
+        self.limit_bytes = after(text, "max allowed: ");
+        self.process_bytes =
+            self.allocated_bytes.zip(after(text, "other allocations: ")).map(|(own, other)| own + other);
+    }
+
+    /// What the allocator holds without a tensor in it.
+    pub fn cached_bytes(&self) -> Option<u64> {
+        self.reserved_bytes
+            .zip(self.allocated_bytes)
+            .map(|(reserved, allocated)| reserved.saturating_sub(allocated))
+    }
+
+    /// Used on the GPU outside PyTorch's allocator: by other processes, the CUDA context and libraries.
+    pub fn outside_bytes(&self) -> Option<u64> {
+        let (capacity, free, reserved) = (self.capacity_bytes?, self.free_bytes?, self.reserved_bytes?);
+        Some(capacity.saturating_sub(free).saturating_sub(reserved))
+    }
+
+    /// The other processes that cannot be this one. In a container, the process that the message names with a number
+    /// is often this one: its bytes and this process's together exceed the GPU.
+    pub fn true_others(&self) -> Vec<(u32, u64)> {
+        let (Some(capacity), Some(reserved)) = (self.capacity_bytes, self.reserved_bytes) else {
+            return self.others.clone();
+        };
+        let all: u64 = self.others.iter().map(|(_, bytes)| bytes).sum();
+        let own =
+            self.others.iter().enumerate().filter(|(_, (_, bytes))| *bytes >= reserved).map(|(nth, _)| nth);
+        let own =
+            own.last().filter(|_| self.process_bytes.is_none() && all.saturating_add(reserved) > capacity);
+        self.others.iter().enumerate().filter(|(nth, _)| Some(*nth) != own).map(|(_, it)| *it).collect()
+    }
+}
+
+/// How a message begins; the first that a line contains is the one.
+const STARTS: [(&str, Source, &str); 18] = [
+    ("CUDA out of memory.", Source::Allocator, "CUDA"),
+    ("HIP out of memory.", Source::Allocator, "HIP"),
+    ("XPU out of memory.", Source::Allocator, "XPU"),
+    ("MPS backend out of memory", Source::Metal, "MPS"),
+    ("DefaultCPUAllocator: can't allocate memory", Source::Cpu, "CPU"),
+    ("DefaultCPUAllocator: not enough memory", Source::Cpu, "CPU"),
+    ("CUBLAS_STATUS_ALLOC_FAILED", Source::Driver, "cuBLAS (CUBLAS_STATUS_ALLOC_FAILED)"),
+    ("CUSOLVER_STATUS_ALLOC_FAILED", Source::Driver, "cuSOLVER (CUSOLVER_STATUS_ALLOC_FAILED)"),
+    ("CUSPARSE_STATUS_ALLOC_FAILED", Source::Driver, "cuSPARSE (CUSPARSE_STATUS_ALLOC_FAILED)"),
+    ("CUDNN_STATUS_ALLOC_FAILED", Source::Driver, "cuDNN (CUDNN_STATUS_ALLOC_FAILED)"),
+    ("CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", Source::Driver, "cuDNN"),
+    ("CUFFT_ALLOC_FAILED", Source::Driver, "cuFFT (CUFFT_ALLOC_FAILED)"),
+    ("rocblas_status_memory_error", Source::Driver, "rocBLAS (rocblas_status_memory_error)"),
+    ("Cuda failure 'out of memory'", Source::Driver, "NCCL"),
+    ("Cuda failure 2 'out of memory'", Source::Driver, "NCCL"),
+    ("CUDA driver error: out of memory", Source::Driver, "the CUDA driver"),
+    ("CUDA error: out of memory", Source::Driver, "the CUDA driver"),
+    ("HIP error: out of memory", Source::Driver, "the HIP driver"),
+];
+
+/// The size that follows these words.
+fn after(text: &str, words: &str) -> Option<u64> {
+    leading(&text[text.find(words)? + words.len()..]).map(|(bytes, _)| bytes)
+}
+
+/// The size that stands before these words.
+fn before(text: &str, words: &str) -> Option<u64> {
+    let ahead = &text[..text.find(words)?];
+    // A number and a unit: two words.
+    let (rest, unit) = ahead.rsplit_once(' ')?;
+    let number = rest.rsplit(|char: char| !char.is_ascii_digit() && char != '.').next()?;
+    leading(&format!("{number} {unit}")).map(|(bytes, _)| bytes)
+}
