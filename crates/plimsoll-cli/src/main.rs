@@ -21,6 +21,7 @@ mod guard;
 mod inject;
 mod leaks;
 mod lenet;
+mod limit;
 mod manual;
 mod moment;
 mod output;
@@ -145,7 +146,7 @@ impl Verb {
 }
 
 /// The schema of a failure, unless the verb has another.
-const ERROR_SCHEMA: &str = "plimsoll.error/1";
+pub(crate) const ERROR_SCHEMA: &str = "plimsoll.error/1";
 
 /// Whether a command line that was not understood contains --json, before the user's program.
 fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {

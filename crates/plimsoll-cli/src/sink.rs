@@ -8,6 +8,7 @@ use clap::Args;
 use plimsoll_trace::output::replace;
 
 use crate::exit::{Exit, Failure};
+use crate::limit;
 use crate::output;
 
 /// Where to write.
@@ -57,6 +58,7 @@ impl Sink {
     /// Writes, and says on stderr where to.
     pub(crate) fn write(&self, fill: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Failure> {
         self.check()?;
+        limit::lift();
         if self.is_stdout() {
             return output::bytes(fill);
         }

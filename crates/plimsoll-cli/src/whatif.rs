@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
+use crate::limit::Limit;
 use crate::output::{BOLD, RESET};
 use crate::recording::Recording;
 
@@ -33,6 +34,8 @@ pub(crate) struct WhatIfArgs {
     /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     bytes: bool,
+    #[command(flatten)]
+    limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -43,6 +46,7 @@ pub(crate) fn run(args: &WhatIfArgs) -> Result<String, Failure> {
     for setting in &args.settings {
         Config::parse(setting).map_err(|why| Failure::new(Exit::Usage, format!("{setting}: {why}")))?;
     }
+    args.limit.watch(&[&args.file], args.json);
     let options = Options { device_total_bytes: args.device_total, ..Options::default() };
     let explained = Explained::of(Recording::open(&args.file, args.device)?, options).worst_first();
     let settings: Vec<&str> = match args.settings.as_slice() {

@@ -209,7 +209,7 @@ fn a_run_saves_a_snapshot_that_agrees_with_its_account() {
         let reserved: u64 = segments().map(|segment| segment.total_size).sum();
         assert_eq!(reserved, run["memory"]["reserved_bytes"].as_u64().expect("bytes"));
         assert_eq!(snapshot.annotations.len(), 6, "three steps");
-        let short = train(&[&job[..], &["--snapshot-entries", "10"]].concat());
+        let short = train(&[&job[..], &["--snapshot-entries", "10", "--force"]].concat());
         assert!(stderr(&short).contains(&format!("snapshot: 11 events in {file} (")), "{}", stderr(&short));
         assert_eq!(input::open(&path).expect("a snapshot").traces[0].len(), 11, "and the snapshot itself");
     }
@@ -256,7 +256,7 @@ fn a_log_is_read_as_a_snapshot_and_survives_the_kill_of_its_run() {
     assert_eq!(snapshot.setting("plimsoll_log"), Some(&Setting::Text("whole".to_owned())));
     // Killed in the middle, it has all that was written.
     let mut child = Command::new(env!("CARGO_BIN_EXE_plimsoll"))
-        .args(["train", "mnist", "--images", "1000", "--epochs", "1000", "--log", file])
+        .args(["train", "mnist", "--images", "1000", "--epochs", "1000", "--force", "--log", file])
         .stderr(Stdio::null())
         .spawn()
         .expect("the program starts");

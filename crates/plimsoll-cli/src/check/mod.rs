@@ -19,6 +19,7 @@ use crate::bytes;
 use crate::categories::Categories;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
+use crate::limit::Limit;
 use crate::sink::Sink;
 
 #[derive(Args)]
@@ -60,6 +61,8 @@ pub(crate) struct CheckArgs {
     /// Also write a JUnit XML report, overwriting an existing one
     #[arg(long, value_name = "OUT")]
     junit: Option<PathBuf>,
+    #[command(flatten)]
+    limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -75,6 +78,8 @@ fn percent(text: &str) -> Result<f64, String> {
 
 /// Decides every assertion of every device.
 pub(crate) fn run(args: &CheckArgs) -> Result<Answer, Failure> {
+    let files: Vec<_> = [Some(&args.file), args.baseline.as_ref()].into_iter().flatten().collect();
+    args.limit.watch(&files, args.json);
     let open = |file, device| Explained::open(file, device, Options::default(), &args.categories);
     let explained = open(args.file.as_path(), args.device)?;
     let baseline = args.baseline.as_deref().map(|file| open(file, None)).transpose()?;

@@ -13,6 +13,7 @@ use plimsoll_trace::render::html::About;
 use crate::categories::Categories;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
+use crate::limit::Limit;
 use crate::page::{Page, quoted};
 use crate::shown::Shown;
 
@@ -31,6 +32,8 @@ pub(crate) struct DiffArgs {
     categories: Categories,
     #[command(flatten)]
     shown: Shown,
+    #[command(flatten)]
+    limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -41,6 +44,7 @@ pub(crate) struct DiffArgs {
 /// Compares, device by device; the result is text for stdout.
 pub(crate) fn run(args: &DiffArgs) -> Result<Answer, Failure> {
     let sink = args.page.sink()?;
+    args.limit.watch(&[&args.before, &args.after], args.json);
     let open = |file| Explained::open(file, args.device, Options::default(), &args.categories);
     let files = [open(&args.before)?, open(&args.after)?];
     let diff = SnapshotDiff::of(files.each_ref().map(Explained::report));

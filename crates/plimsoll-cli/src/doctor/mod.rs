@@ -16,6 +16,7 @@ use crate::bytes;
 use crate::categories::Categories;
 use crate::exit::{Answer, Failure};
 use crate::explained::Explained;
+use crate::limit::Limit;
 use crate::output::{BOLD, RESET};
 
 #[derive(Args)]
@@ -23,6 +24,8 @@ pub(crate) struct DoctorArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin. Or `cuda[:N]`: test an NVIDIA GPU
     #[arg(value_name = "FILE")]
     file: PathBuf,
+    #[command(flatten)]
+    limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -35,6 +38,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<Answer, Failure> {
     if name == "cuda" || name.starts_with("cuda:") {
         return crate::cuda::run(&name, args.json);
     }
+    args.limit.watch(&[&args.file], args.json);
     let mut explained = Explained::open(&args.file, None, Options::default(), &Categories::default())?;
     // The recording is as good as its worst device, which comes first.
     let grades = explained.devices.iter().map(|device| {

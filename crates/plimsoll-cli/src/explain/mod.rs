@@ -22,6 +22,7 @@ use crate::bytes;
 use crate::categories::Categories;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
+use crate::limit::Limit;
 use crate::page::{Page, quoted};
 use crate::recording::Opened;
 use crate::shown::Shown;
@@ -48,6 +49,8 @@ pub(crate) struct ExplainArgs {
     events: EventsArgs,
     #[command(flatten)]
     shown: Shown,
+    #[command(flatten)]
+    limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -59,6 +62,7 @@ pub(crate) struct ExplainArgs {
 pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
     let files = job::listed(&args.files)?;
     let sink = args.page.sink()?;
+    args.limit.watch(&files, args.json);
     let [file] = files.as_slice() else {
         if args.events.is_asked() {
             let message = "--events is for one snapshot: name one of the files";

@@ -20,6 +20,7 @@ use plimsoll_trace::{Sharing, output};
 use self::live::Live;
 use crate::categories::Categories;
 use crate::exit::{Exit, Failure};
+use crate::limit::Limit;
 use crate::moment::{self, When};
 use crate::recording::Recording;
 use crate::sink::Sink;
@@ -48,6 +49,8 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     categories: Categories,
     #[command(flatten)]
+    limit: Limit,
+    #[command(flatten)]
     sink: Sink,
 }
 
@@ -70,6 +73,7 @@ enum Format {
 /// Reads, then writes.
 pub(crate) fn run(args: &ExportArgs) -> Result<(), Failure> {
     check(args)?;
+    args.limit.watch(&[&args.file], false);
     let mut recording = Recording::open(&args.file, args.device)?;
     if args.to == Format::MemoryViz {
         return args.sink.write(|out| output::write(&recording.snapshot, out, Sharing::Equal));

@@ -13,6 +13,7 @@ use plimsoll_trace::explain::leaks::Verdict;
 use crate::categories::Categories;
 use crate::exit::{Answer, Exit, Failure};
 use crate::explained::Explained;
+use crate::limit::Limit;
 use crate::shown::Shown;
 
 pub(crate) use self::json::as_json;
@@ -31,6 +32,8 @@ pub(crate) struct LeaksArgs {
     device: Option<i32>,
     #[command(flatten)]
     shown: Shown,
+    #[command(flatten)]
+    limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -38,6 +41,7 @@ pub(crate) struct LeaksArgs {
 
 /// Finds the steps and judges what they leave behind.
 pub(crate) fn run(args: &LeaksArgs) -> Result<Answer, Failure> {
+    args.limit.watch(&[&args.file], args.json);
     let mut explained = Explained::open(&args.file, args.device, Options::default(), &Categories::default())?;
     // What leaks comes first.
     explained.devices.sort_by_key(|device| device.leaks.whole.verdict != Verdict::Leaking);

@@ -16,6 +16,14 @@ use crate::output;
 /// Runs the job; the result is text for stdout.
 pub(super) fn run(job: &Job, settings: &Settings, device: &Device) -> Result<Answer, Failure> {
     let mut saves = settings.saves.open(job, device)?;
+    // A recording is not replaced unasked; said now rather than after hours of training.
+    for path in settings.snapshot.iter().chain(&settings.log) {
+        if path.is_file() && !settings.saves.force {
+            let message =
+                format!("{} already exists: add --force to replace it, or name another file", path.display());
+            return Err(Failure::new(Exit::Usage, message));
+        }
+    }
     let file = settings.snapshot.as_ref();
     let file = file.map(|path| SnapshotFile::open(path, settings.snapshot_entries, device)).transpose()?;
     let log = settings.log.as_ref().map(|path| LogFile::open(path, device)).transpose()?;

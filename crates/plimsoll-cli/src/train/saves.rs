@@ -46,9 +46,9 @@ pub(crate) struct SaveArgs {
     #[arg(long, value_name = "DIR", num_args = 0..=1, help_heading = "Saving")]
     #[expect(clippy::option_option, reason = "an option that is there with or without a value")]
     resume: Option<Option<PathBuf>>,
-    /// Replace the checkpoint of another run
+    /// Replace the checkpoint of another run, and an existing file of --snapshot or --log
     #[arg(long, help_heading = "Saving")]
-    force: bool,
+    pub(super) force: bool,
 }
 
 /// A folder that a run saves to.

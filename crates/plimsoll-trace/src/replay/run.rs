@@ -314,8 +314,8 @@ impl Run<'_> {
     fn segment(&mut self, nth: usize) {
         let event = &self.trace[nth];
         if let Some((behind, request)) = self.compare_need(nth) {
-            let needed = self.state.allocator.explain(request).map(|needed| needed.segment_bytes);
-            if needed.is_ok_and(|bytes| bytes != event.size) {
+            let needed_bytes = self.config.segment_bytes(self.config.block_bytes(request.bytes));
+            if needed_bytes != event.size {
                 self.conflict(behind, request, Answer::Untold, Answer::Untold);
             }
         }
