@@ -72,7 +72,8 @@ impl Pools {
         self.pool(pool).cached.largest_bytes(&self.blocks, stream)
     }
 
-    /// The cached block that holds these addresses. Scans those that are large enough.
+    /// The cached block that holds these addresses. Scans those that are large enough, from both ends: what a recording
+    /// takes is often in a new segment, and the largest.
     pub(crate) fn cached_around(
         &self,
         pool: PoolRef,
@@ -81,12 +82,28 @@ impl Pools {
         bytes: u64,
     ) -> Option<BlockId> {
         let end = addr.0.checked_add(bytes)?;
-        let mut large_enough =
-            std::iter::successors(self.best_fit(pool, stream, bytes), |&id| self.next_fit(id));
-        large_enough.find(|&id| {
-            let block = &self.blocks[id];
+        let holds = |id: &BlockId| {
+            let block = &self.blocks[*id];
             block.addr <= addr && end <= block.addr.0 + block.bytes
-        })
+        };
+        let up = std::iter::successors(self.best_fit(pool, stream, bytes), |&id| self.next_fit(id));
+        let largest = self.largest_below(pool, stream, u64::MAX);
+        let down = std::iter::successors(largest, |&id| self.next_smaller(id));
+        let mut before = None;
+        for (small, large) in up.zip(down) {
+            // The scans have met.
+            if Some(small) == before {
+                return None;
+            }
+            if let Some(found) = [small, large].into_iter().find(holds) {
+                return Some(found);
+            }
+            if small == large {
+                return None;
+            }
+            before = Some(large);
+        }
+        None
     }
 
     /// Counts a search of a half: the age of cached blocks is measured in searches.
