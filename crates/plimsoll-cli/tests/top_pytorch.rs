@@ -1,10 +1,10 @@
 //! `plimsoll top` beside PyTorch programs under `plimsoll run`, on the stand-in; and `--prometheus`.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
@@ -128,13 +128,13 @@ fn a_pytorch_program_and_the_ranks_of_a_job_can_be_watched() {
     BufReader::new(server.0.stderr.take().expect("stderr")).read_line(&mut said).expect("a line");
     let address = said.trim().trim_start_matches("serving http://").trim_end_matches("/metrics").to_owned();
     assert!(address.starts_with("127.0.0.1:"), "{said}");
-    let metrics = answer(&address, "GET /metrics HTTP/1.1\r\nHost: it\r\n\r\n");
+    let metrics = answer(&address, "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n");
     assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n"), "{metrics}");
     for rank in ["rank=\"0\"", "rank=\"1\""] {
         let is_row = |line: &str| line.starts_with("plimsoll_allocated_bytes{") && line.contains(rank);
         assert!(metrics.lines().any(is_row), "{metrics}");
     }
-    assert!(answer(&address, "GET /x HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 404"));
+    assert!(answer(&address, "GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n").starts_with("HTTP/1.1 404"));
     // The port is in use.
     let again = top(folder, &["--prometheus", &address]);
     assert_eq!(again.status.code(), Some(3));
@@ -151,7 +151,22 @@ fn a_run_serves_its_figures_until_it_ends() {
     let mut said = String::new();
     BufReader::new(run.0.stderr.take().expect("stderr")).read_line(&mut said).expect("a line");
     let address = said.trim().trim_start_matches("serving http://").trim_end_matches("/metrics").to_owned();
-    assert!(answer(&address, "GET /metrics HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 200 OK"), "{said}");
+    // Idle clients and half a request keep nobody waiting.
+    let connect = || TcpStream::connect(&address).expect("a connection");
+    let idle: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
+    let mut half = connect();
+    half.write_all(b"GET /metrics HTTP/1.1\r\nHost:").expect("half a request");
+    let began = Instant::now();
+    let metrics = answer(&address, &format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n"));
+    assert!(metrics.starts_with("HTTP/1.1 200 OK") && began.elapsed() < Duration::from_secs(4), "{metrics}");
+    let other = answer(&address, "GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    assert!(other.starts_with("HTTP/1.1 421") && !other.contains("plimsoll_"), "{other}");
+    // It ends, with an answer or without.
+    half.set_read_timeout(Some(Duration::from_secs(20))).expect("a timeout");
+    let mut rest = Vec::new();
+    let end = half.read_to_end(&mut rest).map_err(|why| why.kind());
+    assert!(end != Err(ErrorKind::WouldBlock) && rest.len() < 1000, "{end:?} {rest:?}");
+    drop(idle);
     drop(run);
     let is_over = (0..100).any(|_| {
         thread::sleep(Duration::from_millis(100));

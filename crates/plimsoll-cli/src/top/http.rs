@@ -1,26 +1,42 @@
-//! The server of `--prometheus`: HTTP/1.1, one answer for a connection, no state. Figures are asked of the processes when a client asks.
+//! The server of `--prometheus`: HTTP/1.1 by hyper, one answer for a connection, no state. Figures are asked of the processes when a
+//! client asks. A client has five seconds for its request; idle ones keep nobody waiting.
 //!
 //! For `plimsoll run --prometheus`, which becomes the program, a second process serves. It is no child of the program's, which may
 //! wait for its children, and ends when the program does.
+//!
+//! Note [Whose host]. A page in a browser can send requests here under its own site's name, if that name suddenly leads to this
+//! machine (DNS rebinding), and read the answer. So a request must be for an address, `localhost` or this machine's name.
 
-use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use hyper::body::Incoming;
+use hyper::header::{ALLOW, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::http::request::Parts;
+use hyper::http::uri::Authority;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use plimsoll::memory::live::{self, Sample};
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Runtime};
+use tokio::task::JoinHandle;
 
 use super::{of, prometheus};
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// The most connections at a time.
-const MOST_CLIENTS: usize = 16;
-/// The most bytes of a request.
-const MOST_BYTES: usize = 8 << 10;
+/// The most connections at a time: with more, the oldest is closed.
+const MOST_CLIENTS: usize = 256;
+/// The most bytes of a request's head.
+const MOST_BYTES: usize = 16 << 10;
 /// The time for a request, and for its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often it is checked whether the program still runs.
@@ -28,8 +44,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The variable that makes the process of [`until`] start another one and end, so that it has no parent.
 const DETACH: &str = "PLIMSOLL_TOP_DETACH";
-
-static CLIENTS: AtomicUsize = AtomicUsize::new(0);
 
 fn bound(address: SocketAddr) -> Result<TcpListener, Failure> {
     TcpListener::bind(address).map_err(|why| {
@@ -56,12 +70,10 @@ fn bound(address: SocketAddr) -> Result<TcpListener, Failure> {
 /// # Errors
 /// The address cannot be used.
 pub(super) fn serve(address: SocketAddr) -> Result<(), Failure> {
+    let failed = |why: io::Error| Failure::new(Exit::Unreadable, format!("--prometheus {address}: {why}"));
     let listener = bound(address)?;
     announce(&listener);
-    for client in listener.incoming() {
-        accept(client);
-    }
-    Ok(())
+    runtime().and_then(|runtime| runtime.block_on(accept(listener))).map_err(failed)
 }
 
 fn announce(listener: &TcpListener) {
@@ -102,13 +114,14 @@ pub(super) fn until(pid: u32) -> Result<(), Failure> {
         return command.spawn().map(drop).map_err(failed);
     }
     let listener = TcpListener::from(socket);
-    listener.set_nonblocking(true).map_err(failed)?;
-    while is_running(pid) {
-        match listener.accept() {
-            Ok((client, _)) => accept(client.set_nonblocking(false).map(|()| client)),
-            Err(_) => thread::sleep(LOOK_EVERY),
+    let runtime = runtime().map_err(failed)?;
+    runtime.block_on(async {
+        let server = tokio::spawn(accept(listener));
+        while is_running(pid) && !server.is_finished() {
+            tokio::time::sleep(LOOK_EVERY).await;
         }
-    }
+    });
+    runtime.shutdown_background();
     Ok(())
 }
 
@@ -119,67 +132,81 @@ fn is_running(pid: u32) -> bool {
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// Answers in a thread; errors concern only the client.
-fn accept(client: io::Result<TcpStream>) {
-    let Ok(client) = client else { return thread::sleep(LOOK_EVERY) };
-    if CLIENTS.load(Ordering::Relaxed) >= MOST_CLIENTS {
-        return;
+fn runtime() -> io::Result<Runtime> {
+    Builder::new_current_thread().enable_io().enable_time().build()
+}
+
+/// Answers each client in a task of its own; what goes wrong concerns only that client.
+async fn accept(listener: TcpListener) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let mut clients: VecDeque<JoinHandle<()>> = VecDeque::new();
+    loop {
+        let Ok((client, _)) = listener.accept().await else {
+            // Perhaps there are too many open files.
+            tokio::time::sleep(LOOK_EVERY).await;
+            continue;
+        };
+        clients.retain(|client| !client.is_finished());
+        if clients.len() >= MOST_CLIENTS
+            && let Some(oldest) = clients.pop_front()
+        {
+            oldest.abort();
+        }
+        clients.push_back(tokio::spawn(answer(client)));
     }
-    CLIENTS.fetch_add(1, Ordering::Relaxed);
-    let answer = move || {
-        let _ = answer(client);
-        CLIENTS.fetch_sub(1, Ordering::Relaxed);
+}
+
+async fn answer(client: TcpStream) {
+    let service = service_fn(|request: Request<Incoming>| async move {
+        // Processes answer within seconds; meanwhile, other clients are served.
+        let ask = || async { tokio::task::spawn_blocking(samples).await.unwrap_or_default() };
+        Ok::<_, Infallible>(response(&request.into_parts().0, ask).await)
+    });
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).keep_alive(false).max_buf_size(MOST_BYTES);
+    let connection = http.serve_connection(TokioIo::new(client), service);
+    // Also a client that does not read its answer.
+    let _ = tokio::time::timeout(PATIENCE * 2, connection).await;
+}
+
+async fn response<F: Future<Output = Vec<Sample>>>(
+    request: &Parts,
+    ask: impl FnOnce() -> F,
+) -> Response<String> {
+    let says = |status: StatusCode, body: &str| (status, "text/plain; charset=utf-8", body.to_owned());
+    let is_read = matches!(request.method, Method::GET | Method::HEAD);
+    let (status, kind, body) = match (is_read, request.uri.path()) {
+        _ if !is_for_us(request) => says(
+            StatusCode::MISDIRECTED_REQUEST,
+            "ask for an address, localhost or this machine's name: no other host is served\n",
+        ),
+        (false, _) => says(StatusCode::METHOD_NOT_ALLOWED, "only GET\n"),
+        (true, "/metrics") => {
+            let kind = "text/plain; version=0.0.4; charset=utf-8";
+            (StatusCode::OK, kind, prometheus::render(&ask().await))
+        }
+        (true, "/") => says(StatusCode::OK, "plimsoll: the figures are at /metrics\n"),
+        (true, _) => says(StatusCode::NOT_FOUND, "the figures are at /metrics\n"),
     };
-    if thread::Builder::new().name("plimsoll-metrics".to_owned()).spawn(answer).is_err() {
-        CLIENTS.fetch_sub(1, Ordering::Relaxed);
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    if !is_read {
+        response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
+    response
 }
 
-fn answer(mut client: TcpStream) -> io::Result<()> {
-    client.set_write_timeout(Some(PATIENCE))?;
-    let Some(request) = request(&mut client)? else { return Ok(()) };
-    let (status, kind, body) = response(&request, samples);
-    let length = body.len();
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}; charset=utf-8\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n"
-    );
-    let body = if request.starts_with("HEAD ") { "" } else { body.as_str() };
-    client.write_all(head.as_bytes())?;
-    client.write_all(body.as_bytes())
-}
-
-/// Reads up to the end of the headers; `None` if there is none in time.
-fn request(client: &mut TcpStream) -> io::Result<Option<String>> {
-    let (until, mut read, mut chunk) = (Instant::now() + PATIENCE, Vec::new(), [0; 1024]);
-    while !read.windows(4).any(|it| it == b"\r\n\r\n") {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() || read.len() > MOST_BYTES {
-            return Ok(None);
-        }
-        client.set_read_timeout(Some(left))?;
-        match client.read(&mut chunk)? {
-            0 => return Ok(None),
-            length => read.extend_from_slice(&chunk[..length]),
-        }
-    }
-    Ok(Some(String::from_utf8_lossy(&read).into_owned()))
-}
-
-/// Status, content type, body.
-fn response(request: &str, samples: impl FnOnce() -> Vec<Sample>) -> (&'static str, &'static str, String) {
-    let mut words = request.split_whitespace();
-    let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
-    let path = target.split('?').next().unwrap_or("");
-    match (method, path) {
-        ("GET" | "HEAD", "/metrics") => {
-            ("200 OK", "text/plain; version=0.0.4", prometheus::render(&samples()))
-        }
-        ("GET" | "HEAD", "/") => {
-            ("200 OK", "text/plain", "plimsoll: the figures are at /metrics\n".to_owned())
-        }
-        ("GET" | "HEAD", _) => ("404 Not Found", "text/plain", "the figures are at /metrics\n".to_owned()),
-        _ => ("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()),
-    }
+/// Whether the one Host of a request is an address or a name of this machine. See Note [Whose host].
+fn is_for_us(request: &Parts) -> bool {
+    let mut hosts = request.headers.get_all(HOST).iter();
+    let (Some(host), None) = (hosts.next(), hosts.next()) else { return false };
+    let Some(host) = host.to_str().ok().and_then(|host| host.parse::<Authority>().ok()) else { return false };
+    let host = host.host().trim_start_matches('[').trim_end_matches(']');
+    let own = rustix::system::uname();
+    let names = ["localhost", own.nodename().to_str().unwrap_or("localhost")];
+    host.parse::<IpAddr>().is_ok() || names.iter().any(|name| host.eq_ignore_ascii_case(name))
 }
 
 /// A sample of each process that answers, asked at the same time.
@@ -194,15 +221,40 @@ mod tests {
     use super::*;
     use crate::top::text::tests::sample;
 
+    fn of(method: &str, path: &str, hosts: &[&str]) -> (u16, String) {
+        let mut request = Request::builder().method(method).uri(path);
+        for host in hosts {
+            request = request.header(HOST, *host);
+        }
+        let runtime = runtime().unwrap();
+        let answer = runtime
+            .block_on(response(&request.body(()).unwrap().into_parts().0, || async { vec![sample()] }));
+        (answer.status().as_u16(), answer.into_body())
+    }
+
     #[test]
     fn metrics_are_served_at_their_path_and_other_requests_are_refused() {
-        let of = |request: &str| response(request, || vec![sample()]);
-        let (status, kind, body) = of("GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!((status, kind), ("200 OK", "text/plain; version=0.0.4"));
-        assert!(body.contains("plimsoll_allocated_bytes{"), "{body}");
-        assert_eq!(of("GET /other HTTP/1.1\r\n\r\n").0, "404 Not Found");
-        for request in ["POST /metrics HTTP/1.1\r\n\r\n", "\r\n\r\n", "rubbish\r\n\r\n"] {
-            assert_eq!(of(request).0, "405 Method Not Allowed", "{request}");
+        let (status, body) = of("GET", "/metrics?x=1", &["127.0.0.1:9466"]);
+        assert!(status == 200 && body.contains("plimsoll_allocated_bytes{"), "{body}");
+        assert_eq!(of("GET", "/other", &["localhost"]).0, 404);
+        assert_eq!(of("POST", "/metrics", &["localhost"]).0, 405);
+    }
+
+    #[test]
+    fn other_hosts_are_not_served() {
+        let own = rustix::system::uname();
+        let own = own.nodename().to_str().unwrap().to_ascii_uppercase();
+        for host in ["LOCALHOST:1", "[::1]:9466", "10.1.2.3", own.as_str()] {
+            assert_eq!(of("GET", "/metrics", &[host]).0, 200, "{host}");
+        }
+        for hosts in [
+            &["evil.example:9466"][..],
+            &["localhost.evil.example"],
+            &["localhost", "evil.example"],
+            &["a b"],
+            &[],
+        ] {
+            assert_eq!(of("GET", "/metrics", hosts).0, 421, "{hosts:?}");
         }
     }
 
