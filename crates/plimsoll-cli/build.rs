@@ -1,13 +1,17 @@
-//! Builds the stand-in for release builds, so that the installed program carries it (`src/predict/embedded.rs`).
+//! Builds the stand-in for release builds, so that the installed program carries it (`src/predict/embedded.rs`), and the library of
+//! `redirect/` for all builds (`src/predict/view/redirect.rs`).
 //!
 //! `cargo install` installs programs only, no libraries beside them. Other builds embed nothing: they find the library that the
 //! workspace's build leaves in cargo's target folder.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// Lines of `redirect/` that are compiled by themselves: the library has no dependencies.
+const REDIRECT: &str = "redirect";
 
 const LIBRARY: &str = "libplimsoll_standin.so";
 
@@ -16,13 +20,39 @@ fn main() {
     // Its build script says where its sources are: in the workspace, or where cargo unpacked the package.
     let (sources, out) = (folder("DEP_PLIMSOLL_STANDIN_FOLDER"), folder("OUT_DIR"));
     println!("cargo::rerun-if-changed=build.rs");
+    let redirect = if is_for_linux() { redirect(&out) } else { Vec::new() };
+    fs::write(out.join("redirect.bin"), redirect).expect("the output folder can be written");
     let is_release = env::var("PROFILE").is_ok_and(|it| it == "release");
-    let is_linux = env::var("CARGO_CFG_TARGET_OS").is_ok_and(|it| it == "linux");
-    let bytes = if is_release && is_linux { standin(&sources, &out) } else { Vec::new() };
-    let mut hasher = DefaultHasher::new();
-    bytes.hash(&mut hasher);
-    println!("cargo::rustc-env=PLIMSOLL_STANDIN_HASH={:016x}", hasher.finish());
+    let bytes = if is_release && is_for_linux() { standin(&sources, &out) } else { Vec::new() };
     fs::write(out.join("standin.bin"), bytes).expect("the output folder can be written");
+}
+
+fn is_for_linux() -> bool {
+    env::var("CARGO_CFG_TARGET_OS").is_ok_and(|it| it == "linux")
+}
+
+/// The bytes of the library that redirects files; none, with a warning, where it cannot be built.
+fn redirect(out: &Path) -> Vec<u8> {
+    println!("cargo::rerun-if-changed={REDIRECT}");
+    let library = out.join("libplimsoll_redirect.so");
+    let mut rustc = Command::new(env::var_os("RUSTC").unwrap_or_else(|| "rustc".into()));
+    rustc.args(["--edition=2024", "--crate-type=cdylib", "--crate-name=plimsoll_redirect", "-Copt-level=2"]);
+    rustc.args(["-Cpanic=abort", "-Cstrip=symbols", "--target", &env::var("TARGET").unwrap_or_default()]);
+    if let Some(linker) = env::var_os("RUSTC_LINKER") {
+        let mut option = OsString::from("-Clinker=");
+        option.push(linker);
+        rustc.arg(option);
+    }
+    rustc.arg("-o").arg(&library).arg(Path::new(REDIRECT).join("lib.rs"));
+    match rustc.status() {
+        Ok(status) if status.success() => fs::read(&library).unwrap_or_default(),
+        _ => {
+            println!(
+                "cargo::warning=libplimsoll_redirect.so could not be built: `--isolation redirect` will not work"
+            );
+            Vec::new()
+        }
+    }
 }
 
 /// The library's bytes; none, with a warning, where it cannot be built.

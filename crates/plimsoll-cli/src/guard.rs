@@ -16,15 +16,19 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::exit::Exit;
+use crate::scratch::Owned;
 
 /// The argument with which this program is a guard. It is not a subcommand for users.
 const VERB: &str = "end-a-run";
 
-/// The file in a folder that this program made, with the folder's path.
-const OWN: &str = ".plimsoll-made-this-folder";
+/// The argument with which this program supervises a run of `predict`. It ends by itself, after all that it started: the guard spares it.
+pub(crate) const SUPERVISOR: &str = "run-in-a-view";
 
 /// How long to wait for killed processes.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The argument after it of a process that confines itself before it becomes the program.
+pub(crate) const CONFINED: &str = "--confined";
 
 /// Watches this process until it is dismissed or dropped.
 pub(crate) struct Guard {
@@ -33,13 +37,9 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts to watch this process for everything that has this mark in a variable. A mark that is an absolute path is a folder of this
-    /// process's own, which the guard removes at the end: a file in it says so.
+    /// Starts to watch this process for everything that has this mark in a variable. A mark that is an absolute path is the folder of this
+    /// process ([`Owned`]), which the guard removes at the end.
     pub(crate) fn of(mark: &OsStr) -> Guard {
-        if Path::new(mark).is_absolute() {
-            // Without it, the folder stays.
-            let _ = fs::write(Path::new(mark).join(OWN), mark.as_bytes());
-        }
         let process = std::env::current_exe().and_then(|program| {
             let mut command = Command::new(program);
             command.arg(VERB).arg(mark).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
@@ -73,11 +73,12 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     let mut arguments = arguments.skip(1);
     arguments.next().filter(|verb| verb == VERB)?;
     let mark = arguments.next().filter(|mark| is_ours(mark))?;
+    let folder = Owned::of(Path::new(&mark));
     // The other end is never written to.
     let _ = io::stdin().lock().read(&mut [0]);
     end(&mark);
-    if is_made(Path::new(&mark)) {
-        let _absent = fs::remove_dir_all(&mark);
+    if let Some(folder) = folder {
+        folder.remove();
     }
     Some(Exit::Done)
 }
@@ -85,14 +86,6 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
 /// Whether this is a mark of this program's: nobody else's processes and folders may be ended by typing the verb.
 fn is_ours(mark: &OsStr) -> bool {
     Path::new(mark).file_name().is_some_and(|name| name.as_bytes().starts_with(b"plimsoll-"))
-}
-
-/// Whether this program made a folder, and no link leads there: others' are never removed, whatever their names.
-fn is_made(folder: &Path) -> bool {
-    let is_folder = fs::symlink_metadata(folder).is_ok_and(|it| it.is_dir());
-    folder.is_absolute()
-        && is_folder
-        && fs::read(folder.join(OWN)).is_ok_and(|it| it == folder.as_os_str().as_bytes())
 }
 
 /// Kills all processes with this mark, including those that they start meanwhile.
@@ -117,28 +110,21 @@ fn marked(mark: &OsStr) -> Vec<Pid> {
     // A zombie has no environment, and others' cannot be read.
     let has_mark = |number: &i32| {
         let environment = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
-        environment.windows(mark.len()).any(|part| part == mark.as_bytes())
+        environment.windows(mark.len()).any(|part| part == mark.as_bytes()) && !is_supervisor(*number)
     };
     numbers.filter(has_mark).filter_map(Pid::from_raw).collect()
+}
+
+fn is_supervisor(process: i32) -> bool {
+    let words = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let mut words = words.split(|byte| *byte == 0).skip(1);
+    words.next().is_some_and(|verb| verb == SUPERVISOR.as_bytes())
+        && words.next().is_some_and(|word| word != CONFINED.as_bytes())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_folder_that_this_program_did_not_make_stays() {
-        let folder = tempfile::Builder::new().prefix("plimsoll-models").tempdir().unwrap();
-        fs::write(folder.path().join("weights.bin"), "mine").unwrap();
-        assert!(!is_made(folder.path()));
-        let path = folder.path().as_os_str();
-        Guard::of(path).dismiss();
-        assert!(is_made(folder.path()));
-        // The mark of another folder, copied.
-        let other = tempfile::tempdir().unwrap();
-        fs::copy(folder.path().join(OWN), other.path().join(OWN)).unwrap();
-        assert!(!is_made(other.path()));
-    }
 
     #[test]
     fn only_marks_of_this_program_are_taken() {

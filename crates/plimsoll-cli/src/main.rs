@@ -31,6 +31,7 @@ mod predict;
 mod record;
 mod recording;
 mod run;
+mod scratch;
 mod shown;
 mod sink;
 mod smi;
@@ -155,6 +156,7 @@ fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {
 
 fn main() -> ExitCode {
     let helper = predict::planner::run(std::env::args_os()).or_else(|| guard::run(std::env::args_os()));
+    let helper = helper.or_else(|| predict::view::run(std::env::args_os()));
     if let Some(exit) = helper {
         return exit.into();
     }

@@ -65,7 +65,12 @@ fn a_program_without_torch_is_no_answer_and_one_that_fails_is_a_failure() {
 
 #[test]
 fn everything_that_was_started_ends_with_plimsoll_also_if_it_is_killed() {
-    for args in [&["predict", "--gpu", "T4"][..], &["plan", "--gpu", "T4"], &["run", "--ranks", "2"]] {
+    // They write the numbers of their processes.
+    for args in [
+        &["predict", "--allow-writes", "--gpu", "T4"][..],
+        &["plan", "--allow-writes", "--gpu", "T4"],
+        &["run", "--ranks", "2"],
+    ] {
         let folder = Folder::new(&format!("killed-{}", args[0]));
         let pids = folder.file("pids");
         // A process in a session of its own, as torchrun's are.

@@ -1,5 +1,7 @@
 //! Our Python in every Python process of the user's program: a private folder, first in PYTHONPATH, with a sitecustomize.py,
-//! whose beginning is `imports.py`.
+//! whose beginning is `imports.py`. `cache.rs` has the folder that outlives this process.
+
+pub(crate) mod cache;
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,19 +10,27 @@ use std::path::Path;
 
 use crate::techniques;
 
-/// Writes sitecustomize.py, the modules that it loads by name, and the package of techniques to this folder.
+/// sitecustomize.py, the modules that it loads by name, and the package of techniques, each with its path in the folder.
+pub(crate) fn files<'text>(
+    sitecustomize: &'text str,
+    modules: &[(&str, &'text str)],
+) -> Vec<cache::File<'text>> {
+    let mut files = vec![("sitecustomize.py".into(), sitecustomize.as_bytes())];
+    files.extend(modules.iter().map(|(name, text)| (format!("plimsoll_{name}.py").into(), text.as_bytes())));
+    let package = Path::new("plimsoll_techniques");
+    files.extend(techniques::PYTHON.iter().map(|(name, text)| (package.join(name), text.as_bytes())));
+    files
+}
+
+/// Writes them to this folder.
 ///
 /// # Errors
 /// The system's.
 pub(crate) fn lay_out(folder: &Path, sitecustomize: &str, modules: &[(&str, &str)]) -> io::Result<()> {
-    let package = folder.join("plimsoll_techniques");
-    fs::create_dir_all(&package)?;
-    fs::write(folder.join("sitecustomize.py"), sitecustomize)?;
-    for (name, text) in modules {
-        fs::write(folder.join(format!("plimsoll_{name}.py")), text)?;
-    }
-    for (name, text) in techniques::PYTHON {
-        fs::write(package.join(name), text)?;
+    for (name, bytes) in files(sitecustomize, modules) {
+        let place = folder.join(name);
+        place.parent().map_or(Ok(()), fs::create_dir_all)?;
+        fs::write(place, bytes)?;
     }
     Ok(())
 }

@@ -39,6 +39,7 @@ use crate::predict::assume::Assumption;
 use crate::predict::gpu::{CONTEXT, Target, Workspaces};
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{self, Program};
+use crate::predict::view::Writes;
 use crate::techniques::Numbers;
 
 #[derive(Args)]
@@ -83,6 +84,8 @@ pub(crate) struct PlanArgs {
     /// Stop the search this long after the first run, and report what is known by then
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::predict::duration)]
     within: Duration,
+    #[command(flatten)]
+    writes: Writes,
     /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     bytes: bool,
@@ -106,7 +109,7 @@ enum Allowed {
 }
 
 const AFTER_HELP: &str = "\
-The program's own output goes to stderr. Nothing is computed, so every run takes seconds, and no model is saved. Times are
+The program's own output goes to stderr. Nothing is computed, so every run takes seconds, and no file is changed. Times are
 estimates. Ctrl-C ends the search; what is known by then is printed.
 
 Exit codes: 0 it fits, as it is or with the chosen set; 4 it fits under no set that is allowed, or there is no answer; 5 the
@@ -182,6 +185,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
         steps: args.steps,
         alloc_conf: args.alloc_conf.clone(),
         timeout: args.timeout,
+        writes: args.writes.clone(),
         assume: args.assume.clone(),
         records: true,
     }

@@ -15,6 +15,7 @@ use super::need::Need;
 use super::reads::Read;
 use super::report::{Peaks, ProcessState, Refusal, Report};
 use super::run::Ended;
+use super::run::Traces;
 use super::warm;
 use super::without::{Without, is_workspace};
 use crate::exit::{Exit, Failure};
@@ -40,6 +41,8 @@ pub(super) struct Outcome {
     pub(super) growth: Option<Growth>,
     /// What the program needs, if it ran out and that is known.
     pub(super) need: Option<Need>,
+    /// What it would have written, and the hosts that it contacted.
+    pub(super) traces: Traces,
 }
 
 /// Whether it fits.
@@ -151,6 +154,7 @@ impl Outcome {
             shortage,
             growth,
             need: None,
+            traces: Traces::default(),
         })
     }
 

@@ -154,10 +154,7 @@ fn rest(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Vec
         let more = if unseen.len() > 1 { format!(" ({} more)", unseen.len() - 1) } else { String::new() };
         lines.extend(unseen.first().map(|first| format!("Not run: {first}{more}")));
     }
-    let kept = reads::kept_files(&outcome.reports).len();
-    if kept > 0 {
-        lines.push(format!("Files left unchanged: {}", words::counted(kept as u64, "file")));
-    }
+    lines.extend(traces::line(&outcome.traces, &size));
     let limits = limits(outcome, size);
     let exact = if outcome.is_exact(target) { "" } else { ", and why the figures are not exact" };
     let all = match limits.len() {

@@ -9,6 +9,7 @@ use super::grows::{Each, Growth};
 use super::limits::limits;
 use super::reads;
 use super::report::{ProcessState, Report};
+use super::traces;
 use super::without::Without;
 use super::{text, warnings};
 use crate::bytes;
@@ -67,8 +68,8 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
         })).collect::<Vec<_>>(),
         "reads": reads::json(&outcome.reports),
         "not_run": reads::unseen(&outcome.reports),
-        "files_kept": reads::kept_files(&outcome.reports).into_iter()
-            .map(|(path, what)| json!({ "path": path, "what": what })).collect::<Vec<_>>(),
+        "writes": traces::json(&outcome.traces),
+        "hosts": outcome.traces.hosts,
         "processes": outcome.reports.iter().map(process).collect::<Vec<_>>(),
         "not_counted": limits(outcome, size),
     })

@@ -12,14 +12,15 @@
 //! | `shadows.py`, `experts.py`, `assume.rs` | values that are known without computing; equal shares of experts; values from `--assume` |
 //! | `finish.py`, `loops.py`, `growth.py`, `grows.rs` | the code after the steps; memory that grows where a loop is cut |
 //! | `warnings.py`, `warnings.rs` | what a run without values cannot show, in a few lines |
-//! | `saves.py` | protection of the user's files |
+//! | `view/` | the file system as the program sees it: its writes do not reach the disk |
+//! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
 //! | `surroundings.rs` | private caches, and an `nvidia-smi` |
-//! | `run.rs`, `processes.rs`, `signals.rs` | runs the user's program and its child processes |
+//! | `run.rs`, `supervised.rs`, `processes.rs`, `signals.rs` | runs the user's program and its child processes |
 //! | `answer.rs`, `judge.rs`, `failed.rs`, `limits.rs` | the verdict and its limits |
 //! | `need.rs` | what a program needs that ran out of memory |
 //! | `without.rs`, `warm.rs` | the peaks without workspaces, and with warm compile caches |
-//! | `text.rs`, `brief.rs`, `json.rs` | the reports |
+//! | `text.rs`, `brief.rs`, `json.rs`, `traces.rs` | the reports |
 //! | `keep.rs` | `--snapshot` |
 //! | `trial.rs`, `trials.rs`, `served.rs`, `serve.py`, `questions.py` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs`, `search.rs` | `--find`, and its search |
@@ -41,7 +42,7 @@ mod limits;
 pub(crate) mod machine;
 mod need;
 pub(crate) mod planner;
-mod processes;
+pub(crate) mod processes;
 pub(crate) mod reads;
 pub(crate) mod report;
 mod run;
@@ -49,10 +50,13 @@ pub(crate) mod search;
 mod served;
 mod signals;
 mod standin;
+mod supervised;
 mod surroundings;
 mod text;
+mod traces;
 pub(crate) mod trial;
 pub(crate) mod trials;
+pub(crate) mod view;
 mod warm;
 mod warnings;
 mod without;
@@ -71,6 +75,7 @@ use self::find::Placeholder;
 use self::gpu::{Target, Workspaces};
 use self::keep::Keep;
 use self::run::{Ended, Run, Session};
+use self::view::Writes;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
@@ -132,6 +137,8 @@ pub(crate) struct PredictArgs {
     /// Also write a page for a browser: one file that needs no network
     #[arg(long, value_name = "OUT.html", conflicts_with = "find")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    writes: Writes,
     /// Replace existing files; in a folder of snapshots, all those of an earlier run
     #[arg(short, long)]
     force: bool,
@@ -166,8 +173,8 @@ const MOST_DEVICES: u32 = 127;
 const AFTER_HELP: &str = "\
 The program's own output goes to stderr. Values that it reads from the device are zero, unless they are known (such as a
 mask that the host sent) or set by --assume; the answer lists the lines where such a value decides a size or a branch.
-Models are not saved, and files that existed before the run are not changed. A loop that waits for a value may never
-end: use --timeout. Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All
+The program finds its own changes of files, but the disk stays as it is; only new files in caches of downloads and
+compilers (HF_HOME, TORCH_HOME, XDG_CACHE_HOME) are kept. A loop that waits for a value may never end: use --timeout. Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All
 of its processes end with the run. The program runs in its own process group: it does not receive Ctrl-C, whose handler
 might save a model of zeros, and Ctrl-Z does not stop it. Its stdin is empty if it would be the terminal; a file or a
 pipe is passed on.
@@ -221,6 +228,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let run = Run::of(args, &args.command, &target, &session, &args.assume)?;
     let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
+    outcome.traces = run.traces.clone();
     outcome.find_need(args, &target, &session, &args.assume)?;
     outcome.replay_without();
     if !args.assume.is_empty() && run.ended != Ended::Interrupted {

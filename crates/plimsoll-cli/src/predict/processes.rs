@@ -69,16 +69,21 @@ fn ticks(process: Pid) -> u64 {
 ///
 /// # Errors
 /// The system's.
-pub(super) fn adopt() -> io::Result<()> {
+pub(crate) fn adopt() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
 /// Kills all descendants, including those that they start meanwhile. One that does not end, for example because a device
 /// does not respond, is reported after a while.
-pub(super) fn end_all() {
+pub(crate) fn end_all() {
+    end_below(getpid());
+}
+
+/// The same for the descendants of another process.
+pub(crate) fn end_below(top: Pid) {
     let began = Instant::now();
     loop {
-        let below = below(getpid());
+        let below = below(top);
         if below.is_empty() {
             return;
         }
@@ -96,7 +101,7 @@ pub(super) fn end_all() {
 }
 
 /// The running descendants of a process.
-fn below(top: Pid) -> Vec<Pid> {
+pub(crate) fn below(top: Pid) -> Vec<Pid> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
     let with_parent = |number: u32| {

@@ -250,12 +250,6 @@ pub(super) fn counted(steps: u64) -> String {
     if steps == 1 { "the first step".to_owned() } else { format!("the first {steps} steps") }
 }
 
-/// Files that the program tried to write or remove, each with what was not done.
-pub(super) fn kept_files(reports: &[Report]) -> Vec<(String, String)> {
-    let all = reports.iter().flat_map(|report| report.saves.iter().cloned());
-    all.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
-}
-
 /// `--assume` values that could not be applied.
 pub(super) fn problems(reports: &[Report]) -> Vec<String> {
     let all = reports.iter().flat_map(|report| report.problems.iter().cloned());

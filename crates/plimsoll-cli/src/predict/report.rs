@@ -99,9 +99,6 @@ pub(super) struct Report {
     /// CUDA graphs that were captured.
     #[serde(default)]
     pub(super) captures: u64,
-    /// Files that it tried to write or remove, and what was not done.
-    #[serde(default)]
-    pub(super) saves: Vec<(String, String)>,
     /// The techniques of `--with`, and what they did.
     #[serde(default)]
     pub(super) techniques: Vec<Applied>,

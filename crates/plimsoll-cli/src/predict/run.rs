@@ -1,14 +1,11 @@
 //! Runs the user's program: [`Run`], in an environment that loads the stand-in and the Python hooks.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, IsTerminal};
-use std::os::fd::AsFd;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::process::Command;
+use std::sync::OnceLock;
 
 use plimsoll_standin::{place, settings};
 use tempfile::TempDir;
@@ -18,14 +15,14 @@ use super::assume::Assumption;
 use super::gpu::Target;
 use super::report::Report;
 use super::signals::Signals;
-use super::{processes, standin, surroundings};
+use super::supervised::Unrun;
+use super::view::{self, Isolation};
+use super::{standin, surroundings};
 use crate::exit::{Exit, Failure};
 use crate::guard::Guard;
 use crate::inject;
 use crate::output;
-
-/// How long a program may take to exit after it was asked to.
-const GRACE: Duration = Duration::from_secs(20);
+use crate::scratch::Scratch;
 
 /// The file in the report folder that asks every process to exit.
 const STOP: &str = "stop";
@@ -41,7 +38,7 @@ const WATCH: &str = concat!(
 );
 
 /// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 14] = [
+const MODULES: [(&str, &str); 16] = [
     ("dataflow", include_str!("dataflow.py")),
     ("names", include_str!("names.py")),
     ("reads", include_str!("reads.py")),
@@ -53,7 +50,9 @@ const MODULES: [(&str, &str); 14] = [
     ("loops", include_str!("loops.py")),
     ("growth", include_str!("growth.py")),
     ("warnings", include_str!("warnings.py")),
-    ("saves", include_str!("saves.py")),
+    ("sparse", include_str!("sparse.py")),
+    ("network", include_str!("network.py")),
+    ("view", include_str!("view/view.py")),
     ("serve", include_str!("serve.py")),
     ("questions", include_str!("questions.py")),
 ];
@@ -64,8 +63,19 @@ pub(super) struct Run {
     pub(super) ended: Ended,
     /// The reports of its processes.
     pub(super) reports: Vec<Report>,
+    /// What it did outside of its own processes.
+    pub(super) traces: Traces,
     /// The folder with their snapshots, deleted on drop.
     _folder: TempDir,
+}
+
+/// What a program would have written, and the hosts that it contacted.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Traces {
+    /// `None`: it was allowed to write.
+    pub(super) isolation: Option<Isolation>,
+    pub(super) written: view::Written,
+    pub(super) hosts: Vec<String>,
 }
 
 /// How a program ended.
@@ -88,8 +98,10 @@ pub(super) struct Session {
     /// The shared library.
     standin: PathBuf,
     /// The parent of the runs' folders.
-    folder: TempDir,
-    signals: Signals,
+    folder: Scratch,
+    pub(super) signals: Signals,
+    /// The first isolation that worked here.
+    pub(super) isolation: OnceLock<Option<Isolation>>,
 }
 
 impl Session {
@@ -98,11 +110,10 @@ impl Session {
     /// # Errors
     /// No library, or another version of it; a folder that cannot be created.
     pub(super) fn begin() -> Result<Session, Failure> {
-        let standin = standin::find()?;
-        let folder =
-            tempfile::Builder::new().prefix("plimsoll-predict-").tempdir().map_err(|why| unreadable(&why))?;
+        let folder = Scratch::begin()?;
+        let standin = standin::find(folder.path())?;
         let signals = Signals::hear(folder.path().to_path_buf()).map_err(|why| unreadable(&why))?;
-        Ok(Session { standin, folder, signals })
+        Ok(Session { standin, folder, signals, isolation: OnceLock::new() })
     }
 
     /// Ends the run of another thread, as Ctrl-C does.
@@ -146,17 +157,26 @@ impl Run {
         child.envs(args.variables.iter().cloned());
         // The paths of this folder are in the variables of all processes.
         let guard = Guard::of(session.folder.path().as_os_str());
-        let ended = run(&mut child, args.timeout, &stop, &session.signals).map_err(|why| {
+        let (ended, ending) = session.supervised(args, &child, folder.path(), &stop).map_err(|failure| {
             let name = words.first().map_or("", |it| it);
-            Failure::new(Exit::Program, format!("{name} {why}{}", inject::interpreter_hint(name)))
+            match failure {
+                Unrun::Refused(failure) => failure,
+                Unrun::Unstarted(why) => {
+                    Failure::new(Exit::Program, format!("{name} {why}{}", inject::interpreter_hint(name)))
+                }
+            }
         })?;
         guard.dismiss();
         let reports = Report::all(&place.reports, &place.shared).map_err(|why| unreadable(&why))?;
-        Ok(Run { ended, reports, _folder: folder })
+        let hosts = std::fs::read_to_string(folder.path().join("hosts")).unwrap_or_default();
+        let hosts: BTreeSet<&str> = hosts.lines().collect();
+        let hosts = hosts.into_iter().map(str::to_owned).collect();
+        let traces = Traces { isolation: ending.isolation, written: ending.written, hosts };
+        Ok(Run { ended, reports, traces, _folder: folder })
     }
 }
 
-fn unreadable(why: &io::Error) -> Failure {
+pub(super) fn unreadable(why: &io::Error) -> Failure {
     Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
 }
 
@@ -187,9 +207,7 @@ impl Folder {
     }
 }
 
-/// The command in its environment. Its stdout goes to our stderr, so that our stdout contains only the answer. It runs in
-/// its own process group, so that it does not receive Ctrl-C: many trainers save their model then, which here is zeros.
-/// Reading the terminal would stop such a group, so the terminal is not its stdin.
+/// The command in its environment.
 fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &Folder) -> Command {
     let mut words = command.iter();
     let is_sharded = args.with.as_ref().is_some_and(|set| set.has("fsdp")) && args.rank.is_none();
@@ -221,6 +239,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         // The old name, for older versions.
         child.env("PYTORCH_ALLOC_CONF", settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);
     }
+    child.env("PLIMSOLL_PREDICT_VIEW", place.reports.with_file_name("view.json"));
     child.env("PLIMSOLL_PREDICT_FOLDER", &place.reports).env(settings::NOTICES, &place.reports);
     child.env("PLIMSOLL_PREDICT_STEPS", if args.whole { 0 } else { args.steps }.to_string());
     if let Ok(program) = std::env::current_exe() {
@@ -232,15 +251,6 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
         child.envs(place.environment());
         child.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", "29500");
         child.env("PLIMSOLL_PREDICT_ALONE", "1");
-    }
-    child.process_group(0);
-    if io::stdin().is_terminal() {
-        child.stdin(Stdio::null());
-    }
-    if args.quiet {
-        child.stdout(Stdio::null()).stderr(Stdio::null());
-    } else if let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() {
-        child.stdout(Stdio::from(stderr));
     }
     child
 }
@@ -274,71 +284,6 @@ impl Place {
             ("LOCAL_WORLD_SIZE", devices.to_string()),
             ("NODE_RANK", node.to_string()),
         ]
-    }
-}
-
-/// Starts the command and waits. No process that it started outlives it. Errors say what failed.
-fn run(
-    command: &mut Command,
-    timeout: Option<Duration>,
-    stop: &Path,
-    signals: &Signals,
-) -> Result<Ended, String> {
-    let cannot = |what| move |why: io::Error| format!("cannot be {what}: {why}");
-    let (waited, is_wished) = signals.during(|| {
-        processes::adopt().map_err(cannot("started"))?;
-        let mut child = command.spawn().map_err(cannot("started"))?;
-        let waited = wait(&mut child, timeout, stop, signals);
-        processes::end_all();
-        waited.map_err(cannot("waited for"))
-    });
-    let (status, stopped) = waited?;
-    Ok(match (stopped.or(is_wished.then_some(Ended::Interrupted)), status.code(), status.signal()) {
-        (Some(why), ..) => why,
-        (None, Some(0), _) => Ended::Well,
-        (None, Some(code), _) => Ended::Status(code),
-        (None, None, signal) => Ended::Signal(signal.unwrap_or(0)),
-    })
-}
-
-/// Waits for the program's end, and returns why it was stopped, if it was. On --timeout or an interrupt its processes are
-/// asked to exit, and do so once they have written their reports; those that do not are killed after a while, or at the
-/// second interrupt. A program that only waits once its GPU processes have ended is over.
-fn wait(
-    child: &mut Child,
-    timeout: Option<Duration>,
-    stop: &Path,
-    signals: &Signals,
-) -> io::Result<(ExitStatus, Option<Ended>)> {
-    let began = Instant::now();
-    let mut waiting = processes::Waiting::default();
-    let mut stopped: Option<(Ended, Instant)> = None;
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok((status, stopped.map(|(why, _)| why)));
-        }
-        // Checked afterwards, so that a signal that also ended the program still counts.
-        let is_wished = signals.heard();
-        let is_up = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
-        match stopped {
-            None if is_wished || is_up => {
-                let why = if is_wished { Ended::Interrupted } else { Ended::Expired };
-                stopped = Some((why, Instant::now()));
-                File::create(stop)?;
-                output::progress("stopping the program; press Ctrl-C again to kill it");
-            }
-            Some((why, at)) if is_wished || at.elapsed() > GRACE => {
-                // It may have exited meanwhile.
-                let _ = child.kill();
-                return Ok((child.wait()?, Some(why)));
-            }
-            // The parent of a training process waits for an answer that does not come.
-            None if stop.parent().is_some_and(|reports| waiting.is_over(reports)) => {
-                let _ = child.kill();
-                return Ok((child.wait()?, Some(Ended::Well)));
-            }
-            _ => sleep(Duration::from_millis(10)),
-        }
     }
 }
 

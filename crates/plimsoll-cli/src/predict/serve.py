@@ -13,6 +13,7 @@ import functools
 import importlib
 import json
 import os
+import shutil
 import signal
 import sys
 import time
@@ -27,7 +28,7 @@ WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead:
 class Child:
     def __init__(self, number, request, is_beside):
         self.number, self.limit_s, self.is_alone = number, request["limit_s"], request["alone"]
-        self.is_last = bool(request["memory_bytes"])
+        self.is_last, self.view = bool(request["memory_bytes"]), request["view"]
         self.begun, self.is_beside = time.monotonic(), is_beside
         self.pid = None
 
@@ -167,6 +168,7 @@ class Serve:
         else:
             return False
         # Where the user ends the search, the children end as well: that says nothing about their sets.
+        shutil.rmtree(child.view, ignore_errors=True)  # of an overlay it is empty: the files went with the child
         if not os.path.exists(sys.modules["plimsoll_watch"].STOP):
             self.answer(child.number, status, child.is_beside)
         return True
@@ -202,6 +204,7 @@ class Serve:
         module.FOLDER = request["reports"]
         module.RECORDS, module.SETTLES, module.STOPS = request["records"], request["settles"], request["stops"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
+        module.module("view").fork(request["view"])
         self.take_device(request)
         self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.
         if not request["shows"]:

@@ -122,10 +122,13 @@ impl<'scope> Server<'scope> {
         let (reports, shared) = self.places(number);
         fs::create_dir_all(&reports).map_err(|why| unreadable(&why))?;
         fs::create_dir_all(&shared).map_err(|why| unreadable(&why))?;
+        let view = self.folder.join(format!("view-{number}"));
+        fs::create_dir_all(&view).map_err(|why| unreadable(&why))?;
         let request = serde_json::json!({
             "set": wanted.set,
             "reports": reports,
             "shared": shared,
+            "view": view,
             "limit_s": wanted.limit.as_secs_f64(),
             "limit_bytes": wanted.limit_bytes,
             "memory_bytes": wanted.memory_bytes,

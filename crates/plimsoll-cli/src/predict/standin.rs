@@ -7,11 +7,12 @@ use plimsoll_standin::{place, version};
 use super::embedded;
 use crate::exit::{Exit, Failure};
 
-/// Looks for the library beside the program, in `../lib`, at `PLIMSOLL_STANDIN`, in cargo's target folder, and in the program.
+/// Looks for the library beside the program, in `../lib`, at `PLIMSOLL_STANDIN`, in cargo's target folder, and in the program, which
+/// writes it to its cache, or to `folder`.
 ///
 /// # Errors
 /// It is not found, or has another version.
-pub(super) fn find() -> Result<PathBuf, Failure> {
+pub(super) fn find(folder: &Path) -> Result<PathBuf, Failure> {
     let program = std::env::current_exe().and_then(|program| program.canonicalize());
     let program =
         program.map_err(|why| Failure::new(Exit::Unreadable, format!("where this program is: {why}")))?;
@@ -20,12 +21,7 @@ pub(super) fn find() -> Result<PathBuf, Failure> {
     let library = place::find(&program, configured.as_deref()).or(built.filter(|built| built.is_file()));
     let library = match library {
         Some(library) => Some(library),
-        None => embedded::written().map_err(|why| {
-            Failure::new(
-                Exit::Unreadable,
-                format!("{} cannot be written to the cache folder: {why}", place::LIBRARY),
-            )
-        })?,
+        None => embedded::written(folder)?,
     };
     checked(&library.ok_or_else(|| missing(&program))?)
 }

@@ -27,6 +27,10 @@ const CACHES: [(&str, &str); 12] = [
     ("VLLM_CACHE_ROOT", "vllm"),
 ];
 
+/// Trackers of experiments that store runs elsewhere: offline. `network.py` does the same where the program chooses otherwise.
+const OFFLINE: [(&str, &str); 3] =
+    [("WANDB_MODE", "offline"), ("NEPTUNE_MODE", "offline"), ("COMET_START_ONLINE", "0")];
+
 /// The one that is a file, not a folder.
 const FILE: &str = "tunableop.csv";
 
@@ -46,6 +50,10 @@ pub(super) fn laid_out(
         variables.push((variable, place.into_os_string()));
     }
     variables.push(("PLIMSOLL_PREDICT_CACHES", caches.into_os_string()));
+    variables.extend(OFFLINE.map(|(variable, value)| (variable, value.into())));
+    let mut runs = OsString::from("file://");
+    runs.push(folder.join("mlruns"));
+    variables.push(("MLFLOW_TRACKING_URI", runs));
     fs::create_dir_all(&programs)?;
     let script = programs.join("nvidia-smi");
     let this = std::env::current_exe()?;

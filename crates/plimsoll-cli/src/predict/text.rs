@@ -11,6 +11,7 @@ use super::grows::{Each, Growth};
 use super::limits::limits;
 use super::reads;
 use super::report::{Peaks, Refusal, Report};
+use super::traces;
 use super::without::Without;
 use super::{brief, warnings};
 use crate::explain::text::tables;
@@ -98,9 +99,8 @@ fn whole(out: &mut String, outcome: &Outcome, target: &Target, args: &PredictArg
         values(out, outcome);
         section(out, "Not run", &reads::unseen(&outcome.reports));
     }
-    let kept = reads::kept_files(&outcome.reports);
-    let kept: Vec<String> = kept.into_iter().map(|(path, what)| format!("{path}: {what}")).collect();
-    section(out, "Files left unchanged, because the values computed here are zeros", &kept);
+    section(out, "Would have been written", &traces::lines(&outcome.traces, size));
+    section(out, "Hosts contacted", &outcome.traces.hosts);
     section(out, "Not included", &limits(outcome, size));
 }
 

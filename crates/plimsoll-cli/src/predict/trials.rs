@@ -18,6 +18,7 @@ use super::run::{Ended, Run, Session};
 pub(crate) use super::served::How;
 use super::served::{Answer, GRACE, Server, Wanted};
 use super::trial::{End, Trial};
+use super::view::Writes;
 use crate::exit::{Exit, Failure};
 use crate::shown::Shown;
 use crate::techniques::Set;
@@ -49,6 +50,8 @@ pub(crate) struct Program {
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
     pub(crate) timeout: Option<Duration>,
+    /// What it may write.
+    pub(crate) writes: Writes,
     /// Values that lines read from the device.
     pub(crate) assume: Vec<Assumption>,
     /// Whether the run on the GPU itself records what its peak consists of.
@@ -74,6 +77,7 @@ impl Program {
             find: None,
             snapshot: None,
             html: None,
+            writes: self.writes.clone(),
             force: false,
             shown: Shown { rows: 10, bytes: false },
             full: false,

@@ -52,7 +52,7 @@ class Watch:
         self.growth = module("growth").Growth(torch, module("dataflow").is_library)
         self.warnings = module("warnings").Warnings(torch, module("dataflow").is_library)
         self.described = module("failure").described
-        self.saves = module("saves").Saves(torch, os.path.join(os.path.dirname(FOLDER), "saves"))
+        module("sparse").torch_save(torch)
         self.listening = None  # the process whose thread waits for the stop file; a fork does not copy the thread
         self.begin()
         self.listen()
@@ -426,7 +426,6 @@ class Watch:
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(),
             captures=self.warnings.captures,
-            saves=self.saves.kept,
             techniques=self.techniques.report() if self.techniques else [],
             refusal=self.refusal,
         )
@@ -514,9 +513,11 @@ if FOLDER and os.path.isdir(FOLDER):
         "torch": lambda torch: WATCH.append(Watch(torch)),
         "transformers.generation.utils": end_generation,
         "transformers.trainer_callback": lambda it: module("finish").trainer(it, WATCH[0].finish_up, WATCH[0].growth),
-        "safetensors.torch": lambda it: WATCH[0].saves.safetensors(it),
+        "safetensors.torch": lambda it: module("sparse").safetensors(it),
         "torch._inductor.runtime.cache_dir_utils": keep_inductor,
         "triton.knobs": keep_triton,
     }
+    then.update(module("network").HOOKS)
+    module("view").renames()
     sys.meta_path.insert(0, Finder(then))
 run_users_sitecustomize()

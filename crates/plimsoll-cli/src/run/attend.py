@@ -11,6 +11,7 @@ CHECK = os.environ.get("PLIMSOLL_RUN_CHECK")  # a plan to compare the peak with
 LIMIT = int(os.environ.get("PLIMSOLL_RUN_LIMIT") or 0)  # bytes of each GPU for the allocator; 0: all
 COMMAND = os.environ.get("PLIMSOLL_RUN_COMMAND") or "COMMAND"  # as the shell reads it
 CONTEXT = 845_000_000  # bytes of a GPU outside the allocator: the default of `plimsoll plan --context`
+ANSWERS = os.environ.get("PLIMSOLL_RUN_ANSWERS")  # a folder: a file there says that this process is attended to
 SNAPSHOTS = os.environ.get("PLIMSOLL_RUN_SNAPSHOTS") or "."
 ENTRIES = 100_000  # events in the history, the latest ones
 
@@ -45,6 +46,7 @@ class Attend:
         self.techniques = plimsoll_techniques
         plimsoll_techniques.install(self.torch)
         plimsoll_techniques.activate(json_of(WITH), self)
+        answer("applied")
 
     def limit(self):
         # PyTorch rounds the bytes down.
@@ -232,6 +234,15 @@ def say(*lines):
         print(f"{who}: {line}", file=sys.stderr, flush=True)
 
 
+def answer(what):
+    # That this process is attended to, for the launcher (answers.rs).
+    if WITH and ANSWERS:
+        try:
+            open(os.path.join(ANSWERS, f"{os.getpid()}.{what}"), "w").close()
+        except OSError:  # The launcher ends the run then.
+            pass
+
+
 def json_of(text):
     import json
 
@@ -244,5 +255,7 @@ def without(name):
     return f"plimsoll run --with {','.join(rest)} -- COMMAND" if rest else "plimsoll run -- COMMAND"
 
 
+answer("loaded")
+os.register_at_fork(after_in_child=lambda: answer("loaded"))
 sys.meta_path.insert(0, Finder({"torch": lambda torch: Attend(torch)}))
 run_users_sitecustomize()

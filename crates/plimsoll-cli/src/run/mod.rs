@@ -2,29 +2,29 @@
 //! the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs` compare the peak with a
 //! plan's; `ranks.rs` starts a rank for each GPU.
 //!
-//! This process becomes the program, so that its output, signals and exit code are the program's own.
+//! This process becomes the program, so that its output, signals and exit code are the program's own. With techniques it waits beside it, until
+//! each process that loads PyTorch has answered that they are applied (`answers.rs`).
 
+mod answers;
 mod check;
 mod ranks;
 
-use std::collections::hash_map::DefaultHasher;
 use std::ffi::OsString;
-use std::fs;
-use std::hash::{Hash, Hasher};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
 
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
-use crate::inject;
+use crate::inject::{self, cache};
 use crate::page::quoted;
 use crate::techniques::{self, Set};
 use crate::top;
 
+use self::answers::Answers;
 use self::check::Plan;
 
 #[derive(Args)]
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
         command
     };
     if let Some(number) = args.ranks {
-        return ranks::run(number, || Ok(prepared()));
+        return ranks::run(number, None, || Ok(prepared()));
     }
     let set = wanted(args.with.as_ref(), plan.as_ref())?;
     ranks::check(args.devices, set.as_ref())?;
@@ -126,8 +126,12 @@ pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     if let Some(address) = args.prometheus {
         top::beside(address)?;
     }
-    if args.devices > 1 {
-        return ranks::run(args.devices, attended);
+    // A variable alone switches expandable segments on.
+    let answers = set.as_ref().filter(|set| set.to_string() != "expandable").map(Answers::of).transpose()?;
+    match answers {
+        _ if args.devices > 1 => return ranks::run(args.devices, answers, attended),
+        Some(answers) => return answers::run(&mut command, answers),
+        None => {}
     }
     let why = command.exec();
     let name = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -154,7 +158,8 @@ fn wanted(with: Option<&Set>, plan: Option<&Plan>) -> Result<Option<Set>, Failur
 fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<(), Failure> {
     let unreadable =
         |why: io::Error| Failure::new(Exit::Unreadable, format!("the folder for our Python: {why}"));
-    let folder = laid_out().map_err(unreadable)?;
+    // In the cache: this process does not live long enough to remove it.
+    let folder = cache::installed("run", &inject::files(SITECUSTOMIZE, &MODULES), None)?;
     command.env("PYTHONPATH", inject::python_path(&folder));
     if let Some(set) = set {
         command.env("PLIMSOLL_WITH", set.json());
@@ -196,55 +201,4 @@ fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<()
     command.env("PLIMSOLL_RUN_WATCH", watch);
     command.env("PLIMSOLL_RUN_SNAPSHOTS", snapshots);
     Ok(())
-}
-
-/// The folder with our Python, in the user's cache: written once for each version of it, because this process does not live
-/// long enough to remove it.
-fn laid_out() -> io::Result<PathBuf> {
-    let mut hasher = DefaultHasher::new();
-    (SITECUSTOMIZE, MODULES, techniques::PYTHON).hash(&mut hasher);
-    let name = format!("run-{:016x}", hasher.finish());
-    let home = || std::env::var_os("HOME").map(|home| Path::new(&home).join(".cache"));
-    let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    match cache.map(|cache| cache.join("plimsoll")) {
-        Some(cache) if fs::create_dir_all(&cache).is_ok() => in_cache(&cache, &name).or_else(|_| private()),
-        _ => private(),
-    }
-}
-
-/// Written beside, then renamed: another process may do the same.
-fn in_cache(cache: &Path, name: &str) -> io::Result<PathBuf> {
-    let place = cache.join(name);
-    if place.is_dir() {
-        return Ok(place);
-    }
-    let unfinished = tempfile::Builder::new().prefix(name).tempdir_in(cache)?;
-    inject::lay_out(unfinished.path(), SITECUSTOMIZE, &MODULES)?;
-    match fs::rename(unfinished.path(), &place) {
-        Err(why) if !place.is_dir() => Err(why),
-        _ => Ok(place),
-    }
-}
-
-/// A folder of this process alone, where there is no cache.
-fn private() -> io::Result<PathBuf> {
-    let folder = tempfile::Builder::new().prefix("plimsoll-run-").tempdir()?;
-    inject::lay_out(folder.path(), SITECUSTOMIZE, &MODULES)?;
-    Ok(folder.keep())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_python_is_written_once_and_found_again() {
-        let cache = tempfile::tempdir().unwrap();
-        let first = in_cache(cache.path(), "run-1").unwrap();
-        assert!(
-            first.join("sitecustomize.py").is_file() && first.join("plimsoll_techniques/roots.py").is_file()
-        );
-        assert_eq!(in_cache(cache.path(), "run-1").unwrap(), first);
-        assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 1);
-    }
 }

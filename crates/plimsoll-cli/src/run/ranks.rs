@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
+use super::answers::Answers;
 use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::output;
@@ -55,7 +56,11 @@ pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The program cannot be started.
-pub(super) fn run(number: u32, command: impl Fn() -> Result<Command, Failure>) -> Result<Answer, Failure> {
+pub(super) fn run(
+    number: u32,
+    mut answers: Option<Answers>,
+    command: impl Fn() -> Result<Command, Failure>,
+) -> Result<Answer, Failure> {
     let failed = |why: io::Error| Failure::new(Exit::Program, format!("the ranks cannot be started: {why}"));
     // A terminal sends Ctrl-C to the ranks, too.
     let (interrupted, ended) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -70,6 +75,9 @@ pub(super) fn run(number: u32, command: impl Fn() -> Result<Command, Failure>) -
     for rank in 0..number {
         let mut command = command()?;
         command.env("PLIMSOLL_RANKS_MARK", &mark);
+        if let Some(answers) = &answers {
+            answers.ask(&mut command);
+        }
         let started = started(&mut command, rank, number, port);
         match started {
             Ok(rank) => ranks.push(rank),
@@ -80,11 +88,20 @@ pub(super) fn run(number: u32, command: impl Fn() -> Result<Command, Failure>) -
             }
         }
     }
-    let first = wait(&mut ranks, &ended).map_err(failed)?;
+    let first = match wait(&mut ranks, &ended, answers.as_mut()).map_err(failed)? {
+        Waited::Ended(first) => first,
+        Waited::Refused(failure) => {
+            kill(&mut ranks);
+            return Err(failure);
+        }
+    };
     // What the program left running stays.
     guard.dismiss();
     let status = shown(&mut ranks, first);
-    end_as(status)
+    match answers.and_then(|answers| answers.objection_at_end()) {
+        Some(failure) if status.success() => Err(failure),
+        _ => end_as(status),
+    }
 }
 
 fn started(command: &mut Command, rank: u32, number: u32, port: u16) -> io::Result<Rank> {
@@ -107,8 +124,16 @@ fn started(command: &mut Command, rank: u32, number: u32, port: u16) -> io::Resu
     Ok(Rank { child: command.spawn()?, output, status: None })
 }
 
-/// Waits until all have ended; the others are ended after a while once one has failed. Returns the first that failed.
-fn wait(ranks: &mut [Rank], ended: &AtomicBool) -> io::Result<Option<usize>> {
+/// How the ranks ended.
+enum Waited {
+    /// By themselves: the first that failed.
+    Ended(Option<usize>),
+    /// The techniques are not applied: why.
+    Refused(Failure),
+}
+
+/// Waits until all have ended; the others are ended after a while once one has failed.
+fn wait(ranks: &mut [Rank], ended: &AtomicBool, mut answers: Option<&mut Answers>) -> io::Result<Waited> {
     let (mut first, mut until) = (None, None::<Instant>);
     loop {
         let mut is_running = false;
@@ -122,7 +147,10 @@ fn wait(ranks: &mut [Rank], ended: &AtomicBool) -> io::Result<Option<usize>> {
             }
         }
         if !is_running {
-            return Ok(first);
+            return Ok(Waited::Ended(first));
+        }
+        if let Some(failure) = answers.as_deref_mut().and_then(Answers::objection) {
+            return Ok(Waited::Refused(failure));
         }
         if ended.swap(false, Ordering::SeqCst) {
             signal(ranks, Signal::TERM);
@@ -172,7 +200,7 @@ fn shown(ranks: &mut [Rank], failed: Option<usize>) -> ExitStatus {
 }
 
 /// Ends this process with a status of another.
-fn end_as(status: ExitStatus) -> Result<Answer, Failure> {
+pub(super) fn end_as(status: ExitStatus) -> Result<Answer, Failure> {
     let words = match (status.code(), status.signal()) {
         (Some(0), _) => return Ok(Answer::default()),
         (Some(code), _) => format!("exit {code}"),

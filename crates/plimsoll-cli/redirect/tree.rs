@@ -1,0 +1,319 @@
+//! The private tree: what the program has in place of files of the disk ([`Tree`]).
+//!
+//! ```text
+//! TREE/files/PATH      the program's own file
+//! TREE/gone/PATH/\x01  the program has removed what was there: nothing of the disk is seen at this path and below it
+//! TREE/dirty           there is one of both
+//! TREE/full            its first byte is not 0: --scratch is used up
+//! ```
+
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicPtr, AtomicU8, Ordering};
+
+use crate::sys::{self, *};
+
+/// Interfaces of the kernel, where nothing is redirected.
+const INTERFACES: [&[u8]; 3] = [b"/proc", b"/sys", b"/dev"];
+
+/// The name of a mark in `gone`.
+const MARK: &[u8] = b"/\x01";
+
+pub(crate) struct Tree {
+    folder: Vec<u8>,
+    /// Through which our own processes speak: the same for all.
+    session: Vec<u8>,
+    full: Option<&'static AtomicU8>,
+}
+
+static TREE: AtomicPtr<Tree> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Where a path leads.
+pub(crate) enum Place {
+    /// To a file that is not redirected.
+    Real(Vec<u8>),
+    /// To this path, in which no part before the last is a link.
+    Seen(Vec<u8>),
+}
+
+/// Where what is seen at a path is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layer {
+    Own,
+    Disk,
+}
+
+impl Tree {
+    /// The tree of this process, if there is one.
+    pub(crate) fn get() -> Option<&'static Tree> {
+        let known = TREE.load(Ordering::Acquire);
+        if !known.is_null() {
+            // SAFETY: trees are never freed.
+            let tree = unsafe { &*known };
+            return (!tree.folder.is_empty()).then_some(tree);
+        }
+        let folder = sys::variable(c"PLIMSOLL_REDIRECT").unwrap_or_default();
+        Tree::set(folder)
+    }
+
+    /// Replaces the tree.
+    pub(crate) fn set(folder: Vec<u8>) -> Option<&'static Tree> {
+        let session = sys::variable(c"PLIMSOLL_REDIRECT_SESSION").unwrap_or_default();
+        let full = if folder.is_empty() { None } else { flag(&[&folder[..], b"/full"].concat()) };
+        let tree = Box::into_raw(Box::new(Tree { folder, session, full }));
+        TREE.store(tree, Ordering::Release);
+        // SAFETY: as above.
+        let tree = unsafe { &*tree };
+        (!tree.folder.is_empty()).then_some(tree)
+    }
+
+    fn at(&self, part: &str, path: &[u8]) -> Vec<u8> {
+        [&self.folder[..], part.as_bytes(), path].concat()
+    }
+
+    pub(crate) fn own(&self, path: &[u8]) -> Vec<u8> {
+        self.at("/files", path)
+    }
+
+    fn gone(&self, path: &[u8]) -> Vec<u8> {
+        self.at("/gone", path)
+    }
+
+    /// Whether anything was written.
+    pub(crate) fn is_dirty(&self) -> bool {
+        sys::exists(&self.at("/dirty", b""))
+    }
+
+    fn make_dirty(&self) {
+        if let Ok(fd) = sys::open(&self.at("/dirty", b""), O_CREAT | O_WRONLY, 0o600) {
+            sys::close(fd);
+        }
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.is_some_and(|full| full.load(Ordering::Relaxed) != 0)
+    }
+
+    /// Whether a descriptor is one of the program's own files.
+    pub(crate) fn has(&self, fd: c_int) -> bool {
+        descriptor(fd).is_some_and(|path| path.starts_with(&self.folder))
+    }
+
+    /// The path as the program knows it.
+    pub(crate) fn seen(&self, path: Vec<u8>) -> Vec<u8> {
+        match path.strip_prefix(&self.own(b"")[..]) {
+            Some(b"") => b"/".to_vec(),
+            Some(rest) if rest[0] == b'/' => rest.to_vec(),
+            _ => path,
+        }
+    }
+
+    fn is_real(&self, path: &[u8]) -> bool {
+        let is_below =
+            |folder: &[u8]| path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest[0] == b'/');
+        INTERFACES.iter().any(|folder| is_below(folder))
+            || (!self.session.is_empty() && is_below(&self.session))
+    }
+
+    /// The current folder, or that of a descriptor.
+    pub(crate) fn base(&self, folder: c_int) -> Option<Vec<u8>> {
+        let path =
+            if folder == AT_FDCWD { sys::read_link(b"/proc/self/cwd").ok() } else { descriptor(folder) };
+        path.filter(|path| path.first() == Some(&b'/')).map(|path| self.seen(path))
+    }
+
+    /// Follows the links of a path; the last part's only if `follows`. `None`: it is not for us.
+    pub(crate) fn resolve(&self, folder: c_int, path: &[u8], follows: bool) -> Option<Result<Place>> {
+        if path.is_empty() {
+            return None;
+        }
+        let mut out = if path[0] == b'/' { Vec::new() } else { self.base(folder)? };
+        if out == b"/" {
+            out.clear();
+        }
+        let follows = follows || path.ends_with(b"/");
+        let parts =
+            |path: &[u8]| path.split(|byte| *byte == b'/').rev().map(<[u8]>::to_vec).collect::<Vec<_>>();
+        let mut rest = parts(path);
+        let mut links = 0;
+        while let Some(part) = rest.pop() {
+            match &part[..] {
+                b"" | b"." => continue,
+                b".." => {
+                    let end = out.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                    out.truncate(end);
+                    continue;
+                }
+                _ => {}
+            }
+            out.push(b'/');
+            out.extend_from_slice(&part);
+            if self.is_real(&out) {
+                for part in rest.iter().rev() {
+                    out.push(b'/');
+                    out.extend_from_slice(part);
+                }
+                return Some(Ok(Place::Real(out)));
+            }
+            let is_last = rest.iter().all(|part| part.is_empty() || &part[..] == b".");
+            if is_last && !follows {
+                break;
+            }
+            match self.find(&out) {
+                Some((layer, stat)) if stat.is_link() => {
+                    links += 1;
+                    let Ok(target) = sys::read_link(&self.place(&out, layer)) else {
+                        return Some(Err(ENOENT));
+                    };
+                    if links > 40 {
+                        return Some(Err(ELOOP));
+                    }
+                    let parent = out.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+                    out.truncate(if target.first() == Some(&b'/') { 0 } else { parent });
+                    rest.extend(parts(&target));
+                }
+                Some((_, stat)) if !is_last && !stat.is_folder() => return Some(Err(ENOTDIR)),
+                None if !is_last => return Some(Err(ENOENT)),
+                _ => {}
+            }
+        }
+        if out.is_empty() {
+            out.push(b'/');
+        }
+        Some(Ok(Place::Seen(out)))
+    }
+
+    /// Whether the program has removed what the disk has there.
+    pub(crate) fn is_gone(&self, path: &[u8]) -> bool {
+        let mut end = 0;
+        while end < path.len() {
+            end = path[end + 1..]
+                .iter()
+                .position(|byte| *byte == b'/')
+                .map_or(path.len(), |next| end + 1 + next);
+            let place = self.gone(&path[..end]);
+            if !sys::exists(&place) {
+                return false;
+            }
+            if sys::exists(&[&place[..], MARK].concat()) {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// What is at a path; links are not followed.
+    pub(crate) fn find(&self, path: &[u8]) -> Option<(Layer, Stat)> {
+        if let Ok(stat) = Stat::of(&self.own(path)) {
+            return Some((Layer::Own, stat));
+        }
+        self.on_disk(path).map(|stat| (Layer::Disk, stat))
+    }
+
+    /// What the disk has there, if the program sees it.
+    pub(crate) fn on_disk(&self, path: &[u8]) -> Option<Stat> {
+        Stat::of(path).ok().filter(|_| !self.is_gone(path))
+    }
+
+    pub(crate) fn place(&self, path: &[u8], layer: Layer) -> Vec<u8> {
+        if layer == Layer::Own { self.own(path) } else { path.to_vec() }
+    }
+
+    /// Where what is seen at a path is; where it would be if there is nothing.
+    pub(crate) fn found(&self, path: &[u8]) -> Vec<u8> {
+        self.place(path, self.find(path).map_or(Layer::Own, |(layer, _)| layer))
+    }
+
+    /// Makes the folder of a path in the tree. The program must be allowed to write there.
+    pub(crate) fn make_room(&self, path: &[u8]) -> Result<()> {
+        let parent = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
+        let seen = if parent.is_empty() { &b"/"[..] } else { parent };
+        let (layer, stat) = self.find(seen).ok_or(ENOENT)?;
+        if !stat.is_folder() {
+            return Err(ENOTDIR);
+        }
+        if layer == Layer::Disk {
+            let terminated = sys::terminated(seen);
+            call!(FACCESSAT, AT_FDCWD, terminated.as_ptr(), 2)?;
+        }
+        self.make_dirty();
+        self.make_folders(parent)
+    }
+
+    /// The same where the folder's entries stay as they are.
+    pub(crate) fn make_room_anyway(&self, path: &[u8]) -> Result<()> {
+        self.make_dirty();
+        self.make_folders(&path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)])
+    }
+
+    fn make_folders(&self, path: &[u8]) -> Result<()> {
+        let mut end = 0;
+        while end < path.len() {
+            end = path[end + 1..]
+                .iter()
+                .position(|byte| *byte == b'/')
+                .map_or(path.len(), |next| end + 1 + next);
+            let mode = Stat::of(&path[..end]).map_or(0o755, |stat| stat.mode() & 0o7777);
+            match sys::mkdir(&self.own(&path[..end]), mode | 0o700) {
+                Ok(()) | Err(EEXIST) => {}
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks what the disk has there as removed.
+    pub(crate) fn mark_gone(&self, path: &[u8]) -> Result<()> {
+        self.make_dirty();
+        let mut end = 0;
+        while end < path.len() {
+            end = path[end + 1..]
+                .iter()
+                .position(|byte| *byte == b'/')
+                .map_or(path.len(), |next| end + 1 + next);
+            match sys::mkdir(&self.gone(&path[..end]), 0o700) {
+                Ok(()) | Err(EEXIST) => {}
+                Err(why) => return Err(why),
+            }
+        }
+        sys::open(&[&self.gone(path)[..], MARK].concat(), O_CREAT | O_WRONLY, 0o600).map(sys::close)
+    }
+
+    /// The names in a folder as the program sees it.
+    pub(crate) fn entries(&self, path: &[u8]) -> Result<Vec<(Vec<u8>, u8, u64)>> {
+        let mut found = sys::entries(&self.own(path)).unwrap_or_default();
+        if self.on_disk(path).is_none() {
+            return Ok(found);
+        }
+        let names: std::collections::BTreeSet<Vec<u8>> =
+            found.iter().map(|(name, ..)| name.clone()).collect();
+        let start = if path == b"/" { &b""[..] } else { path };
+        let is_seen = |name: &[u8]| !sys::exists(&[&self.gone(start)[..], b"/", name, MARK].concat());
+        let disk = sys::entries(path)?;
+        found.extend(disk.into_iter().filter(|(name, ..)| !names.contains(name) && is_seen(name)));
+        Ok(found)
+    }
+
+    /// Whether a folder has entries of both layers, or hides one of the disk's.
+    pub(crate) fn is_mixed(&self, path: &[u8]) -> bool {
+        let start = if path == b"/" { &b""[..] } else { path };
+        self.on_disk(path).is_some() && (sys::exists(&self.own(path)) || sys::exists(&self.gone(start)))
+    }
+}
+
+/// The path of a descriptor.
+pub(crate) fn descriptor(fd: c_int) -> Option<Vec<u8>> {
+    if fd < 0 {
+        return None;
+    }
+    sys::read_link(format!("/proc/self/fd/{fd}").as_bytes()).ok().filter(|path| path.first() == Some(&b'/'))
+}
+
+/// The first byte of a file that all processes share.
+fn flag(path: &[u8]) -> Option<&'static AtomicU8> {
+    let fd = sys::open(path, 0, 0).ok()?;
+    // PROT_READ, MAP_SHARED.
+    let mapped = call!(MMAP, 0, 4096, 1, 1, fd, 0);
+    sys::close(fd);
+    // SAFETY: the supervisor made the file with a page; the mapping stays.
+    mapped.ok().map(|place| unsafe { &*(place as *const AtomicU8) })
+}

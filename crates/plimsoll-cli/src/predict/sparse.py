@@ -1,0 +1,132 @@
+# Saved models take no space: values computed here are zeros, and blocks of zeros become holes in the file. A file that the program
+# saves has its real size and can be read, although --scratch is smaller.
+
+import functools
+import io
+import json
+import os
+
+BLOCK = 1 << 16
+ZEROS = bytes(BLOCK)
+
+
+class Sparse:
+    # A file for writing, opened by the program or here.
+    def __init__(self, file):
+        self.file = file
+
+    def write(self, data):
+        data = memoryview(data).cast("B")
+        begin, size = 0, len(data)
+        while begin < size:
+            is_hole = self.is_hole(data, begin)
+            end = begin + BLOCK
+            while end < size and self.is_hole(data, end) == is_hole:
+                end += BLOCK
+            end = min(end, size)
+            if is_hole:
+                self.file.seek(end - begin, os.SEEK_CUR)
+            else:
+                self.file.write(data[begin:end])
+            begin = end
+        return size
+
+    def is_hole(self, data, begin):
+        block = data[begin : begin + BLOCK]
+        return len(block) == BLOCK and block.tobytes() == ZEROS
+
+    def flush(self):
+        self.file.flush()
+
+    def finish(self):
+        # A hole at the end has no size yet.
+        self.file.flush()
+        end = self.file.tell()
+        if os.fstat(self.file.fileno()).st_size < end:
+            self.file.truncate(end)
+
+
+def is_plain(file):
+    # A file of the disk in which holes can be made.
+    try:
+        return isinstance(file, (io.BufferedWriter, io.BufferedRandom)) and file.seekable() and "a" not in getattr(file, "mode", "a")
+    except ValueError:
+        return False
+
+
+def torch_save(torch):
+    original = torch.serialization.save
+
+    @functools.wraps(original)
+    def save(obj, f, *args, **kwargs):
+        zipped = kwargs.get("_use_new_zipfile_serialization", args[2] if len(args) > 2 else True)
+        if not zipped or not (isinstance(f, (str, os.PathLike)) or is_plain(f)):
+            return original(obj, f, *args, **kwargs)
+        with open(f, "wb") if isinstance(f, (str, os.PathLike)) else Borrowed(f) as file:
+            sparse = Sparse(file)
+            try:
+                return original(obj, sparse, *args, **kwargs)
+            finally:
+                sparse.finish()
+
+    torch.save = torch.serialization.save = save
+
+
+class Borrowed:
+    def __init__(self, file):
+        self.file = file
+
+    def __enter__(self):
+        return self.file
+
+    def __exit__(self, *error):
+        return False
+
+
+def safetensors(module):
+    # As the library writes it: the widest types first, then by name, and a header of a multiple of 8 bytes.
+    def serialize_file(tensors, filename, metadata):
+        names = sorted(tensors, key=lambda name: (-WIDTHS.get(tensors[name][0], 1), name))
+        header, offset = ({"__metadata__": metadata} if metadata is not None else {}), 0
+        for name in names:
+            kind, shape, data = tensors[name]
+            header[name] = dict(dtype=kind, shape=list(shape), data_offsets=[offset, offset + len(data)])
+            offset += len(data)
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        text += b" " * (-len(text) % 8)
+        with open(filename, "wb") as file:
+            sparse = Sparse(file)
+            sparse.write(len(text).to_bytes(8, "little") + text)
+            for name in names:
+                sparse.write(tensors[name][2])
+            sparse.finish()
+
+    original = module.serialize_file
+
+    @functools.wraps(original)
+    def written(tensors, filename, metadata=None):
+        try:
+            known = {name: described(it) for name, it in tensors.items()}
+        except (AttributeError, KeyError, TypeError):  # of a version or a type that is not known here
+            return original(tensors, filename, metadata=metadata)
+        return serialize_file(known, filename, metadata)
+
+    module.serialize_file = written
+
+
+def described(tensor):
+    # The type, the shape and the bytes: of a dictionary, or of the library's own class.
+    import ctypes
+
+    if isinstance(tensor, dict):
+        return TYPES[tensor["dtype"]], tensor["shape"], memoryview(tensor["data"]).cast("B")
+    area = (ctypes.c_ubyte * tensor.data_len).from_address(tensor.data_ptr) if tensor.data_len else b""
+    return TYPES[tensor.dtype], tensor.shape, memoryview(area).cast("B")
+
+
+WIDTHS = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
+# The library's names of types.
+TYPES = dict(
+    bool="BOOL", uint8="U8", int8="I8", int16="I16", uint16="U16", int32="I32", uint32="U32", int64="I64", uint64="U64",
+    float16="F16", bfloat16="BF16", float32="F32", float64="F64", float8_e4m3fn="F8_E4M3", float8_e5m2="F8_E5M2",
+)

@@ -1,0 +1,149 @@
+//! The program's files in a private folder, by a library that is loaded into its processes, with Landlock behind it: [`Redirect`]. It needs no
+//! rights, and works in containers.
+//!
+//! The library (`../../../redirect`) finds the program's own files in the folder, and the others on the disk. What does not call the C library,
+//! or runs without the library, cannot change a file: the kernel refuses it.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use rustix::fs::{Access, access};
+
+use super::Spec;
+use super::written::{self, Layer, Written};
+use crate::exit::Exit;
+use crate::guard::{CONFINED, SUPERVISOR};
+use crate::inject::cache;
+
+/// The library; empty where it could not be built.
+const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.bin"));
+
+const NAME: &str = "libplimsoll_redirect.so";
+
+/// The variable that the library sets where it could confine the process.
+const ANSWER: &str = "PLIMSOLL_REDIRECT_CONFINED";
+
+/// The private folder of a run.
+pub(super) struct Redirect {
+    folder: PathBuf,
+    library: PathBuf,
+    session: PathBuf,
+    caches: Vec<PathBuf>,
+    scratch_bytes: u64,
+    /// Its first byte is what the library looks at.
+    full: File,
+}
+
+impl Redirect {
+    /// Makes the folder.
+    ///
+    /// # Errors
+    /// What is not possible here.
+    pub(super) fn begin(spec: &Spec) -> Result<Redirect, String> {
+        if LIBRARY.is_empty() {
+            return Err("this build does not contain its library".to_owned());
+        }
+        let installed = cache::installed("redirect", &[(NAME.into(), LIBRARY)], Some(&spec.session));
+        let library = installed.map_err(|failure| failure.message)?.join(NAME);
+        let folder = spec.run.join("redirect");
+        let failed = |why: std::io::Error| format!("{}: {why}", folder.display());
+        for name in ["files", "gone"] {
+            fs::create_dir_all(folder.join(name)).map_err(failed)?;
+        }
+        fs::create_dir_all(spec.run.join("tmp")).map_err(failed)?;
+        let full = File::create(folder.join("full")).map_err(failed)?;
+        full.write_all_at(&[0; 4096], 0).map_err(failed)?;
+        let redirect = Redirect {
+            library,
+            session: spec.session.clone(),
+            caches: spec.caches.clone(),
+            scratch_bytes: spec.scratch_bytes,
+            full,
+            folder: folder.clone(),
+        };
+        // An empty command: whether the process would be confined.
+        let mut check = redirect.command(&[], &spec.run).map_err(failed)?;
+        check.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        match check.status() {
+            Ok(status) if status.success() => Ok(redirect),
+            _ => Err("the kernel has no Landlock of its second version (Linux 5.19), or it is switched off"
+                .to_owned()),
+        }
+    }
+
+    /// The command that confines itself and becomes another one.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn command(&self, words: &[OsString], run: &Path) -> std::io::Result<Command> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(SUPERVISOR).arg(CONFINED).args(words);
+        let mut preloaded = self.library.clone().into_os_string();
+        if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
+            preloaded.push(":");
+            preloaded.push(others);
+        }
+        command.env("LD_PRELOAD", preloaded).env("PLIMSOLL_REDIRECT_CONFINE", &self.session);
+        command.env("PLIMSOLL_REDIRECT", &self.folder).env("PLIMSOLL_REDIRECT_SESSION", &self.session);
+        command.env("TMPDIR", run.join("tmp"));
+        Ok(command)
+    }
+
+    /// Looks whether --scratch is used up; from then on writes fail.
+    pub(super) fn is_full(&self) -> bool {
+        // Forks that serve trials of `plan` have folders of their own.
+        let forks = fs::read_dir(self.session.join("plan")).into_iter().flatten().flatten();
+        let forks = forks.map(|fork| fork.path().join("redirect"));
+        let is_over = |folder: PathBuf| written::disk_bytes(&folder.join("files")) >= self.scratch_bytes;
+        let is_full = forks.chain([self.folder.clone()]).any(is_over);
+        // The library reads it; there is nothing to do where it cannot be written.
+        let _unwritten = self.full.write_all_at(&[u8::from(is_full)], 0);
+        is_full
+    }
+
+    /// Keeps new files of caches; lists the others.
+    pub(super) fn list(&self, written: &mut Written) {
+        let root = Path::new("/");
+        let layer = Layer { place: root, upper: &self.folder.join("files"), lower: root, real: root };
+        written.add(&layer, &[], &self.caches);
+        written.add_gone(&self.folder.join("gone"), &self.folder.join("files"));
+    }
+}
+
+/// Whether there is such a program: what starts it could not say why there is none.
+///
+/// # Errors
+/// There is none.
+pub(super) fn find(words: &[OsString]) -> std::io::Result<()> {
+    let name = words.first().map(Path::new).unwrap_or(Path::new(""));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_program = |place: &Path| access(place, Access::EXEC_OK).is_ok() && place.is_file();
+    let is_found = match name.components().count() {
+        1 if !name.as_os_str().as_encoded_bytes().contains(&b'/') => {
+            std::env::split_paths(&path).any(|folder| is_program(&folder.join(name)))
+        }
+        _ => is_program(name),
+    };
+    if is_found {
+        return Ok(());
+    }
+    let kind =
+        if name.exists() { std::io::ErrorKind::PermissionDenied } else { std::io::ErrorKind::NotFound };
+    Err(kind.into())
+}
+
+/// Becomes a command, if this process is confined; an empty one only asks.
+pub(super) fn confined(words: &[OsString]) -> Exit {
+    if std::env::var_os(ANSWER).is_none_or(|answer| answer != "yes") {
+        return Exit::Unreadable;
+    }
+    let Some((program, arguments)) = words.split_first() else { return Exit::Done };
+    let mut command = Command::new(program);
+    command.args(arguments).env_remove(ANSWER).env_remove("PLIMSOLL_REDIRECT_CONFINE");
+    let _why = command.exec();
+    Exit::Program
+}

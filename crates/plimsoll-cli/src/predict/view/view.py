@@ -1,0 +1,99 @@
+# The view of the file system (overlay.rs, redirect.rs) in the program: a view for each fork that serves a trial of `plan`, which finds no files of
+# other trials, and folders that can be renamed.
+
+import ctypes
+import errno
+import functools
+import json
+import os
+import shutil
+import subprocess
+
+NEWNS, NEWUSER = 0x20000, 0x10000000
+NOSUID, NODEV = 2, 4
+OPEN_TREE, MOVE_MOUNT, AT_FDCWD = 428, 429, -100
+CLONE, RECURSIVE, EMPTY_PATH = 1, 0x8000, 4
+
+
+def renames():
+    # In a user namespace an overlay does not rename a folder of the disk: "invalid cross-device link". `shutil.move` copies it then.
+    for name in ("rename", "replace"):
+        original = getattr(os, name)
+
+        @functools.wraps(original)
+        def rename(source, target, *args, original=original, **kwargs):
+            try:
+                return original(source, target, *args, **kwargs)
+            except OSError as why:
+                is_folder = why.errno == errno.EXDEV and not args and not kwargs and os.path.isdir(source) and not os.path.islink(source)
+                if not is_folder:
+                    raise
+                if os.path.isdir(target):
+                    os.rmdir(target)  # as `rename` does: it fails unless the folder is empty
+                shutil.copytree(source, target, symlinks=True)
+                shutil.rmtree(source)
+
+        setattr(os, name, rename)
+
+
+def fork(folder):
+    # A view of its own for this process, with its private files in the folder.
+    file, tree = os.environ.get("PLIMSOLL_PREDICT_VIEW", ""), os.environ.get("PLIMSOLL_REDIRECT")
+    if tree:
+        own = os.path.join(folder, "redirect")
+        os.mkdir(own)
+        parts = [os.path.join(tree, name) for name in ("files", "gone", "dirty") if os.path.exists(os.path.join(tree, name))]
+        subprocess.run(["cp", "-a", "--sparse=always", *parts, own], check=True)
+        os.link(os.path.join(tree, "full"), os.path.join(own, "full"))
+        os.environ["PLIMSOLL_REDIRECT"] = own
+        ctypes.CDLL(None).plimsoll_redirect_take(os.fsencode(own))
+    elif os.path.exists(file):
+        Forked(file, folder)
+
+
+class Forked:
+    # A view of its own for this process, which has one thread.
+    def __init__(self, file, folder):
+        with open(file) as text:
+            self.view = json.load(text)
+        self.library = ctypes.CDLL(None, use_errno=True)
+        here = os.getcwd()
+        self.unshare()
+        self.call("mount", b"plimsoll", os.fsencode(folder), b"tmpfs", NOSUID | NODEV, f"mode=700,size={self.view['scratch_bytes']}".encode())
+        session = os.fsencode(self.view["session"])
+        kept = self.call("syscall", OPEN_TREE, AT_FDCWD, session, CLONE | RECURSIVE | os.O_CLOEXEC)
+        covers = [self.opened(number, cover, folder) for number, cover in enumerate(self.view["covers"])]
+        for place, options in covers:
+            self.call("mount", b"overlay", os.fsencode(place), b"overlay", NOSUID | NODEV, options.encode())
+        self.call("syscall", MOVE_MOUNT, kept, b"", AT_FDCWD, session, EMPTY_PATH)
+        os.chdir(here)
+
+    def call(self, name, *args):
+        args = [ctypes.c_long(it) if isinstance(it, int) else it for it in args]
+        result = getattr(self.library, name)(*args)
+        if result < 0:
+            code = ctypes.get_errno()
+            raise OSError(code, f"{name}: {os.strerror(code)}")
+        return result
+
+    def unshare(self):
+        if self.view["privileged"]:
+            return self.call("unshare", NEWNS)
+        user, group = os.getuid(), os.getgid()
+        self.call("unshare", NEWNS | NEWUSER)
+        for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{name}", "w") as file:
+                file.write(text)
+
+    def opened(self, number, cover, folder):
+        # What the program wrote before the fork lies between the disk and what it writes now.
+        made = [os.path.join(folder, str(number), name) for name in ("upper", "work")]
+        for it in made:
+            os.makedirs(it)
+        status = os.stat(cover["upper"])
+        os.chmod(made[0], status.st_mode & 0o7777)
+        if self.view["privileged"]:
+            os.chown(made[0], status.st_uid, status.st_gid)
+        before, disk, upper, work = (f"/proc/self/fd/{os.open(it, os.O_PATH | os.O_DIRECTORY)}" for it in (cover["upper"], cover["lower"], *made))
+        kind = "redirect_dir=on,index=off" if self.view["privileged"] else "userxattr"
+        return cover["place"], f"lowerdir={before}:{disk},upperdir={upper},workdir={work},{kind}"

@@ -1,0 +1,177 @@
+//! What the program would have written: [`Written`], from the private files of its view.
+
+use std::fs::{self, Metadata};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::caches;
+
+/// Files in the list.
+const MOST: usize = 200;
+
+/// What a program did to files. Its own files that are gone at the end are not part of it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub(in crate::predict) struct Written {
+    /// The largest first.
+    pub(in crate::predict) files: Vec<File>,
+    /// All of them, those that are not in the list too.
+    pub(in crate::predict) count: u64,
+    pub(in crate::predict) bytes: u64,
+    /// New files in caches, which stay.
+    pub(in crate::predict) kept: u64,
+    /// Why some of those did not.
+    pub(in crate::predict) not_kept: Option<String>,
+    /// Whether a write failed because --scratch was used up.
+    pub(in crate::predict) is_full: bool,
+}
+
+/// A file.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::predict) struct File {
+    pub(in crate::predict) path: PathBuf,
+    /// Its size, holes included.
+    pub(in crate::predict) bytes: u64,
+    pub(in crate::predict) kind: Kind,
+}
+
+/// What was done to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(in crate::predict) enum Kind {
+    New,
+    Changed,
+    Removed,
+}
+
+impl Kind {
+    pub(in crate::predict) fn name(self) -> &'static str {
+        match self {
+            Kind::New => "new",
+            Kind::Changed => "changed",
+            Kind::Removed => "removed",
+        }
+    }
+}
+
+/// A folder and the private files that the program has in place of its own there.
+pub(super) struct Layer<'view> {
+    /// The folder's path.
+    pub(super) place: &'view Path,
+    /// The private files. A character device 0:0 stands for a removed file.
+    pub(super) upper: &'view Path,
+    /// The folder as it is on the disk, by another path.
+    pub(super) lower: &'view Path,
+    /// The same, where new files can be written.
+    pub(super) real: &'view Path,
+}
+
+impl Written {
+    /// Adds a layer's files. Those below `spared` do not count, new ones below `kept` stay.
+    pub(super) fn add(&mut self, layer: &Layer<'_>, spared: &[&Path], kept: &[PathBuf]) {
+        self.add_folder(layer, Path::new(""), spared, kept);
+        self.files.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.path.cmp(&other.path)));
+        self.files.truncate(MOST);
+    }
+
+    /// Adds what the program has removed, by the marks in this folder; `files` are its own files.
+    pub(super) fn add_gone(&mut self, marks: &Path, files: &Path) {
+        self.add_marks(marks, Path::new(""), files);
+        self.files.truncate(MOST);
+    }
+
+    fn add_marks(&mut self, marks: &Path, within: &Path, files: &Path) {
+        let entries = fs::read_dir(marks.join(within)).into_iter().flatten().flatten();
+        for entry in entries {
+            if entry.file_name().as_encoded_bytes() != b"\x01" {
+                self.add_marks(marks, &within.join(entry.file_name()), files);
+            } else if fs::symlink_metadata(files.join(within)).is_err() {
+                self.count += 1;
+                self.files.push(File { path: Path::new("/").join(within), bytes: 0, kind: Kind::Removed });
+            }
+        }
+    }
+
+    fn add_folder(&mut self, layer: &Layer<'_>, within: &Path, spared: &[&Path], kept: &[PathBuf]) {
+        let mut entries: Vec<_> =
+            fs::read_dir(layer.upper.join(within)).into_iter().flatten().flatten().collect();
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            let Ok(made) = entry.metadata() else { continue };
+            let within = within.join(entry.file_name());
+            let path = layer.place.join(&within);
+            if spared.contains(&&*path) || entry.file_name() == "__pycache__" {
+                continue;
+            }
+            let before = fs::symlink_metadata(layer.lower.join(&within)).ok();
+            if made.is_dir() {
+                self.add_folder(layer, &within, spared, kept);
+                continue;
+            }
+            // A copy that nobody changed.
+            let is_as_before = before.as_ref().is_some_and(|before| is_same(before, &made));
+            if is_as_before {
+                continue;
+            }
+            let kind = match before {
+                _ if made.file_type().is_char_device() && made.rdev() == 0 => Kind::Removed,
+                Some(_) => Kind::Changed,
+                None => Kind::New,
+            };
+            let is_kept = kind == Kind::New && kept.iter().any(|cache| path.starts_with(cache));
+            if is_kept && (made.is_file() || made.is_symlink()) {
+                match caches::keep(&entry.path(), &layer.real.join(&within)) {
+                    Ok(is_new) => self.kept += u64::from(is_new),
+                    Err(why) => self.not_kept = Some(format!("{}: {why}", path.display())),
+                }
+                continue;
+            }
+            let bytes = if made.is_file() { made.len() } else { 0 };
+            self.count += 1;
+            self.bytes += bytes;
+            self.files.push(File { path, bytes, kind });
+        }
+    }
+}
+
+/// Whether a copy is as its original: a change gives it another time.
+fn is_same(before: &Metadata, now: &Metadata) -> bool {
+    let of = |it: &Metadata| (it.mode(), it.len(), it.mtime(), it.mtime_nsec());
+    before.is_file() && now.is_file() && of(before) == of(now)
+}
+
+/// What the files of a folder take on the disk.
+pub(super) fn disk_bytes(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let sizes = entries.filter_map(|entry| {
+        let found = entry.metadata().ok()?;
+        Some(if found.is_dir() { disk_bytes(&entry.path()) } else { found.blocks() * 512 })
+    });
+    sizes.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_listed_by_size_and_new_ones_in_caches_stay() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [upper, lower] = ["upper", "lower"].map(|name| folder.path().join(name));
+        for (name, text) in
+            [("upper/a/new", "1234"), ("upper/old", "123"), ("upper/c/x", "12"), ("lower/old", "")]
+        {
+            let path = folder.path().join(name);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+        let layer = Layer { place: "/p".as_ref(), upper: &upper, lower: &lower, real: &lower };
+        let mut written = Written::default();
+        written.add(&layer, &[], &["/p/c".into()]);
+        let files: Vec<_> = written.files.iter().map(|it| (it.path.to_str(), it.bytes, it.kind)).collect();
+        assert_eq!(files, [(Some("/p/a/new"), 4, Kind::New), (Some("/p/old"), 3, Kind::Changed)]);
+        assert_eq!((written.count, written.bytes, written.kept), (2, 7, 1));
+        assert!(lower.join("c/x").is_file() && !lower.join("a").exists());
+    }
+}

@@ -1,0 +1,208 @@
+//! Whether `--with` is in force: each process that loads PyTorch answers ([`Answers`]), or the run ends before its first step.
+//!
+//! `attend.py` answers twice: when Python has loaded it, and when the techniques are applied. A process that loads PyTorch without the first
+//! answer runs without them: `python -I` and `-E` ignore PYTHONPATH, a launcher may have emptied the environment, and the folder with our
+//! Python may be gone.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use plimsoll_standin::process::Stat;
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use tempfile::TempDir;
+
+use super::ranks::end_as;
+use crate::exit::{Answer, Exit, Failure};
+use crate::guard::Guard;
+use crate::inject::{self, cache};
+use crate::predict::processes;
+use crate::techniques::Set;
+
+/// The variable with the folder for answers.
+const FOLDER: &str = "PLIMSOLL_RUN_ANSWERS";
+
+/// How often processes are looked at: importing PyTorch takes longer.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Parts of the names of PyTorch's libraries.
+const TORCH: [&str; 2] = ["libtorch_cpu.so", "libtorch_python.so"];
+
+/// The answers of one run.
+pub(super) struct Answers {
+    folder: TempDir,
+    set: String,
+    looked: Instant,
+    /// Processes that need not be looked at again.
+    known: BTreeSet<i32>,
+    /// Those that had not answered when they were last looked at.
+    silent: BTreeSet<i32>,
+}
+
+impl Answers {
+    /// Makes the folder.
+    ///
+    /// # Errors
+    /// There is no folder for temporary files.
+    pub(super) fn of(set: &Set) -> Result<Answers, Failure> {
+        let parent = cache::temporary()?;
+        let folder = tempfile::Builder::new().prefix("plimsoll-run-").tempdir_in(&parent);
+        let folder = folder.map_err(|why| cache::unwritable(&parent, &why))?;
+        let (known, silent) = (BTreeSet::new(), BTreeSet::new());
+        Ok(Answers { folder, set: set.to_string(), looked: Instant::now(), known, silent })
+    }
+
+    /// Lets a command's processes answer.
+    pub(super) fn ask(&self, command: &mut Command) {
+        command.env(FOLDER, self.folder.path());
+    }
+
+    /// Why the run has to end now, if it has to.
+    pub(super) fn objection(&mut self) -> Option<Failure> {
+        if self.looked.elapsed() < PAUSE {
+            return None;
+        }
+        self.looked = Instant::now();
+        let mut silent = BTreeSet::new();
+        for process in processes::below(getpid()).into_iter().map(|it| it.as_raw_nonzero().get()) {
+            if self.known.contains(&process) || !has_torch(process) {
+                continue;
+            }
+            if self.has(process, "loaded") || is_fork(process) {
+                self.known.insert(process);
+            } else {
+                silent.insert(process);
+            }
+        }
+        // One that was just forked, or that is about to become another program, gets a second look.
+        let found = silent.intersection(&self.silent).next().copied();
+        self.silent = silent;
+        found.map(|process| {
+            let words = fs::read(format!("/proc/{}/cmdline", process)).unwrap_or_default();
+            let words: Vec<String> =
+                words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+            self.failure(&format!(
+                "process {} imported PyTorch without plimsoll's Python: {}\nThe options -I and -E of Python, and an emptied environment, leave \
+                 it out",
+                process,
+                words.join(" ").trim_end()
+            ))
+        })
+    }
+
+    /// Why a run that ended well was none with the techniques.
+    pub(super) fn objection_at_end(&self) -> Option<Failure> {
+        let mut answers = fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
+        let is_applied = |it: fs::DirEntry| it.file_name().as_encoded_bytes().ends_with(b".applied");
+        if answers.any(is_applied) {
+            return None;
+        }
+        Some(self.failure("no process of the program imported PyTorch with plimsoll's Python"))
+    }
+
+    fn failure(&self, why: &str) -> Failure {
+        let message =
+            format!("{} was not applied: {why}\nwithout techniques: plimsoll run -- COMMAND", self.set);
+        Failure::new(Exit::Usage, message)
+    }
+
+    fn has(&self, process: i32, what: &str) -> bool {
+        self.folder.path().join(format!("{}.{what}", process)).exists()
+    }
+}
+
+/// Runs the command, and ends as it does, unless the techniques are not applied.
+///
+/// # Errors
+/// They are not; the command cannot be started.
+pub(super) fn run(command: &mut Command, mut answers: Answers) -> Result<Answer, Failure> {
+    answers.ask(command);
+    let name = command.get_program().to_string_lossy().into_owned();
+    let failed = |why: std::io::Error| {
+        Failure::new(
+            Exit::Program,
+            format!("{name} cannot be started: {why}{}", inject::interpreter_hint(&name)),
+        )
+    };
+    let signals = Signals::hear().map_err(failed)?;
+    let mark = format!("plimsoll-run-{}.", std::process::id());
+    let guard = Guard::of(mark.as_ref());
+    let _alone = processes::adopt();
+    let mut child = command.env("PLIMSOLL_RUN_MARK", &mark).spawn().map_err(failed)?;
+    let status = wait(&mut child, &signals, &mut answers)?;
+    // What the program left running stays.
+    guard.dismiss();
+    match answers.objection_at_end() {
+        Some(failure) if status.success() => Err(failure),
+        _ => {
+            drop(answers);
+            end_as(status)
+        }
+    }
+}
+
+fn wait(child: &mut Child, signals: &Signals, answers: &mut Answers) -> Result<ExitStatus, Failure> {
+    loop {
+        let status = child.try_wait().map_err(|why| Failure::new(Exit::Program, why.to_string()))?;
+        if let Some(status) = status {
+            return Ok(status);
+        }
+        if let Some(failure) = answers.objection() {
+            processes::end_all();
+            return Err(failure);
+        }
+        signals.pass_to(child);
+        sleep(Duration::from_millis(10));
+    }
+}
+
+/// Signals for the program, such as those of a scheduler. A terminal sends its own to all processes by itself.
+struct Signals(Vec<(Signal, Arc<AtomicBool>)>);
+
+impl Signals {
+    fn hear() -> std::io::Result<Signals> {
+        let passed = [
+            (SIGTERM, Some(Signal::TERM)),
+            (SIGHUP, Some(Signal::HUP)),
+            (SIGUSR1, Some(Signal::USR1)),
+            (SIGUSR2, Some(Signal::USR2)),
+            (SIGINT, None),
+            (SIGQUIT, None),
+        ];
+        let mut heard = Vec::new();
+        for (number, passed) in passed {
+            let noted = Arc::new(AtomicBool::new(false));
+            signal_hook::flag::register(number, Arc::clone(&noted))?;
+            heard.extend(passed.map(|signal| (signal, noted)));
+        }
+        Ok(Signals(heard))
+    }
+
+    fn pass_to(&self, child: &Child) {
+        let Some(process) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else { return };
+        for (signal, noted) in &self.0 {
+            if noted.swap(false, Ordering::SeqCst) {
+                // It may have ended meanwhile.
+                let _ = kill_process(process, *signal);
+            }
+        }
+    }
+}
+
+fn has_torch(process: i32) -> bool {
+    let maps = fs::read_to_string(format!("/proc/{}/maps", process)).unwrap_or_default();
+    TORCH.iter().any(|name| maps.contains(name))
+}
+
+/// Whether a process is a copy of its parent, which has answered or will be looked at itself.
+fn is_fork(process: i32) -> bool {
+    let words = |process: i32| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+    let parent = u32::try_from(process).ok().and_then(Stat::of).map(|it| it.parent);
+    let own = words(process);
+    parent.is_some_and(|parent| !own.is_empty() && words(parent) == own)
+}

@@ -1,0 +1,142 @@
+//! The folder of a session of `predict` or `plan`: [`Scratch`]. It goes with the process; the next session removes one that a killed process left.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{getppid, getuid};
+use tempfile::{NamedTempFile, TempDir};
+
+use crate::exit::Failure;
+use crate::inject::cache;
+
+/// How the names of these folders begin.
+const PREFIX: &str = "plimsoll-predict-";
+
+/// The file in the folder that is locked while its process runs.
+const LOCK: &str = "lock";
+
+/// The age of a folder without that file at which its process is not taken to be starting.
+const UNLOCKED: Duration = Duration::from_secs(3600);
+
+/// A folder, removed on drop.
+#[derive(Debug)]
+pub(crate) struct Scratch {
+    folder: TempDir,
+    /// The kernel drops the lock with the process.
+    _lock: File,
+}
+
+impl Scratch {
+    /// Removes what killed processes left, and creates a folder.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn begin() -> Result<Scratch, Failure> {
+        let parent = cache::temporary()?;
+        remove_abandoned(&parent);
+        Scratch::within(&parent).map_err(|why| cache::unwritable(&parent, &why))
+    }
+
+    fn within(parent: &Path) -> io::Result<Scratch> {
+        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+        // Locked before it has its name: a file of that name without a lock is that of a process that has ended.
+        let mut file = NamedTempFile::new_in(folder.path())?;
+        write!(file, "{}", std::process::id())?;
+        flock(file.as_file(), FlockOperation::NonBlockingLockExclusive)?;
+        let lock = file.persist(folder.path().join(LOCK))?;
+        Ok(Scratch { folder, _lock: lock })
+    }
+
+    /// The folder.
+    pub(crate) fn path(&self) -> &Path {
+        self.folder.path()
+    }
+}
+
+impl AsRef<Path> for Scratch {
+    fn as_ref(&self) -> &Path {
+        self.path()
+    }
+}
+
+/// A session's folder of which a process knows that its parent made it.
+pub(crate) struct Owned(PathBuf);
+
+impl Owned {
+    /// `None` where it is not the parent's: no folder is removed because somebody names it.
+    pub(crate) fn of(folder: &Path) -> Option<Owned> {
+        let owner = fs::read_to_string(folder.join(LOCK)).ok()?.parse::<i32>().ok();
+        let is_parents = owner.is_some() && owner == getppid().map(|parent| parent.as_raw_nonzero().get());
+        (is_parents && !is_abandoned(folder)).then(|| Owned(folder.to_path_buf()))
+    }
+
+    /// Removes the folder after its process has ended.
+    pub(crate) fn remove(self) {
+        if is_abandoned(&self.0) {
+            remove(&self.0);
+        }
+    }
+}
+
+/// Removes a folder. Overlays leave some in it that cannot be opened.
+fn remove(folder: &Path) {
+    if fs::remove_dir_all(folder).is_err() {
+        open_up(folder);
+        // Another process may remove it at the same time.
+        let _absent = fs::remove_dir_all(folder);
+    }
+}
+
+fn open_up(folder: &Path) {
+    let _absent = fs::set_permissions(folder, fs::Permissions::from_mode(0o700));
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|it| it.file_type().is_ok_and(|kind| kind.is_dir())).for_each(|it| open_up(&it.path()));
+}
+
+/// Removes this user's folders whose process has ended.
+fn remove_abandoned(parent: &Path) {
+    let entries = fs::read_dir(parent).into_iter().flatten().flatten();
+    for entry in entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX)) {
+        let is_own = entry.metadata().is_ok_and(|it| it.is_dir() && it.uid() == getuid().as_raw());
+        if is_own && is_abandoned(&entry.path()) {
+            remove(&entry.path());
+        }
+    }
+}
+
+/// Whether the process of a folder has ended.
+fn is_abandoned(folder: &Path) -> bool {
+    match File::open(folder.join(LOCK)) {
+        Ok(lock) => flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok(),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {
+            let made = fs::metadata(folder).and_then(|it| it.modified());
+            made.is_ok_and(|made| SystemTime::now().duration_since(made).is_ok_and(|age| age > UNLOCKED))
+        }
+        Err(_) => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_is_abandoned_once_its_process_has_ended() {
+        let parent = tempfile::tempdir().expect("a folder");
+        let scratch = Scratch::within(parent.path()).expect("made");
+        let place = scratch.path().to_path_buf();
+        remove_abandoned(parent.path());
+        assert!(place.is_dir());
+        // As where the process was killed: the folder stays, the lock does not.
+        let Scratch { folder, _lock } = scratch;
+        let _left = folder.keep();
+        drop(_lock);
+        fs::create_dir(parent.path().join("plimsoll-predict-starting")).expect("made");
+        remove_abandoned(parent.path());
+        assert!(!place.exists() && parent.path().join("plimsoll-predict-starting").is_dir());
+    }
+}
