@@ -84,9 +84,10 @@ for x in data:
     net.zero_grad()
 ";
 
+#[needs(pytorch)]
 #[test]
 fn every_byte_has_an_owner() {
-    let Some(output) = predict("keeps", KEEPS, &["--whole", "--json"], &[]) else { return };
+    let output = predict("keeps", KEEPS, &["--whole", "--json"], &[]);
     let report = answer(&output, 0);
     let rows = report.pointer("/judged/explanation/held/by_category").and_then(Value::as_array);
     let rows = rows.unwrap_or_else(|| panic!("{report}"));

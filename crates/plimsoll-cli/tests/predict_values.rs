@@ -413,9 +413,10 @@ assert scores[int(torch.randperm(3, device='cuda')[-1])] == 2
 assert 4 <= int(torch.randint(4, 9, (1,), device='cuda')) < 9
 ";
 
+#[needs(pytorch)]
 #[test]
 fn a_value_changed_through_an_unknown_mask_keeps_its_bounds() {
-    let Some(torch) = Torch::new("bounded", BOUNDED) else { return };
+    let torch = Torch::new("bounded", BOUNDED);
     let report = answer(&torch.predict(&["--whole", "--json"], &[]), 0);
     let reads = deciding(&report);
     assert!(!reads.is_empty() && reads.iter().all(|read| read["even_share"] != true), "{report}");

@@ -8,7 +8,7 @@ use super::PredictArgs;
 use super::answer::{Analysis, Judged, Outcome, Verdict};
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
-use super::{reads, text};
+use super::{reads, text, traces};
 use crate::output::{BOLD, RESET};
 
 /// Columns of a line.

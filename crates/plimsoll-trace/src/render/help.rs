@@ -119,5 +119,6 @@ fn less_in_rust(category: Category) -> &'static str {
         Category::Temporary => "run the operation in smaller pieces, use a fused one, or a smaller batch",
         Category::Workspace => "use a smaller batch",
         Category::Input => "use a smaller batch, or move less of it to the device at a time",
+        Category::Output => "drop them before the next step, or keep a copy on the CPU (Tensor::to_device)",
     }
 }
