@@ -101,6 +101,10 @@ impl Search<'_, '_> {
         if base.trial.end != End::Ran || (self.wish.goal == Goal::Fit && base.caught.is_some()) {
             return Ok(());
         }
+        // No technique frees what the program keeps of each step.
+        if base.trial.grows.is_some() && base.fits != Some(true) {
+            return Ok(());
+        }
         self.candidates[0].cost = self.cost(&Set::default(), &base.trial)?;
         if self.wish.goal == Goal::Fit && base.fits == Some(true) && !base.is_tight {
             return Ok(());

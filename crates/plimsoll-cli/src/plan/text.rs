@@ -51,7 +51,8 @@ pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
     if let Some(other) = other(plan) {
         let _ = writeln!(out, "{other}");
     }
-    if let Some(peak) = plan.planned.as_ref().and_then(|it| it.peak.as_ref()) {
+    let has_set = plan.chosen().is_some_and(|it| !it.set.is_empty());
+    if let Some(peak) = plan.planned.as_ref().and_then(|it| it.peak.as_ref()).filter(|_| has_set) {
         let _ = writeln!(out, "the peak that remains is {peak}");
     }
     let ran: Vec<&Candidate> = plan.candidates.iter().filter(|it| it.objection().is_none()).collect();
@@ -125,6 +126,12 @@ pub(super) fn verdict(plan: &Plan) -> String {
         )
     };
     let sentence = match plan.chosen() {
+        None if base.trial.grows.is_some() => {
+            let grows = base.trial.grows.as_deref().unwrap_or_default();
+            format!(
+                "does NOT fit {name}: memory {grows}, and no technique frees what the program keeps of each step"
+            )
+        }
         Some(chosen) if chosen.set.is_empty() => {
             let why = chosen
                 .caught

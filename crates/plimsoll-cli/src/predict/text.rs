@@ -14,6 +14,7 @@ use super::report::{Peaks, Refusal, Report};
 use super::traces;
 use super::without::Without;
 use super::{brief, warnings};
+use crate::bytes;
 use crate::explain::text::tables;
 use crate::output::{BOLD, RESET};
 use crate::page::quoted;
@@ -313,6 +314,18 @@ fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) ->
             target.name
         ),
     }
+}
+
+/// Growth from step to step, and what it comes to; `None` if that is unknown.
+pub(super) fn growth(growth: &Growth) -> Option<String> {
+    let Growth { each: Each::Step, bytes, total: Some(total), line, end_bytes: Some(end), .. } = growth
+    else {
+        return None;
+    };
+    let size = |bytes| bytes::shown(bytes, false);
+    let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
+    let (bytes, end, total) = (size(*bytes), size(*end), thousands(*total));
+    Some(format!("grows by {bytes} a step{place}, to {end} at the end of its {total} steps"))
 }
 
 /// From what the need was computed.

@@ -35,6 +35,8 @@ pub(crate) struct Trial {
     pub(crate) decided: Vec<reads::Row>,
     /// What the peak consists of, if the run was recorded.
     pub(crate) contents: Option<Contents>,
+    /// What grows from step to step to an end that is known, in words.
+    pub(crate) grows: Option<String>,
     /// Where the peak is, if the run was recorded: the phase, the largest category, the largest line.
     pub(crate) peak: Option<String>,
 }
@@ -78,6 +80,7 @@ impl Trial {
             techniques: Vec::new(),
             decided: Vec::new(),
             contents: None,
+            grows: None,
             peak: None,
         }
     }
@@ -125,6 +128,7 @@ impl Trial {
             techniques: outcome.techniques().to_vec(),
             decided: reads::rows(reports),
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
+            grows: outcome.growth.as_ref().and_then(text::growth),
             peak: analysis.and_then(where_the_peak_is),
         })
     }
