@@ -474,6 +474,19 @@ def taken_bytes(device):
     return most_bytes(device)
 
 
+def note_status(module):
+    # A worker of multiprocessing prints the exception that ended it, and exits with a status that its parent may ignore.
+    bootstrap = module.BaseProcess._bootstrap
+
+    def _bootstrap(self, *args, **kwargs):
+        status = bootstrap(self, *args, **kwargs)
+        if WATCH and isinstance(status, int):
+            WATCH[0].status = status
+        return status
+
+    module.BaseProcess._bootstrap = _bootstrap
+
+
 def extend(size):
     import ctypes
 
@@ -511,6 +524,7 @@ if FOLDER and os.path.isdir(FOLDER):
     WATCH = []
     then = {
         "torch": lambda torch: WATCH.append(Watch(torch)),
+        "multiprocessing.process": note_status,
         "transformers.generation.utils": end_generation,
         "transformers.trainer_callback": lambda it: module("finish").trainer(it, WATCH[0].finish_up, WATCH[0].growth),
         "safetensors.torch": lambda it: module("sparse").safetensors(it),
