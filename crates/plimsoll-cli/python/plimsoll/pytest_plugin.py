@@ -1,6 +1,6 @@
 """``@pytest.mark.memory(peak_below="6GiB")``: a test that fails if it allocates more GPU memory than that.
 
-On a machine without a GPU such a test is skipped; ``plimsoll predict --whole -- pytest`` runs it there.
+On a machine without a GPU such a test is skipped; ``plimsoll predict --gpu NAME --whole -- pytest`` runs it there.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         read(mark)
         why = missing()
         if why is not None:
-            pytest.skip(f"{why}; `plimsoll predict --whole -- pytest` measures it without a GPU")
+            pytest.skip(f"{why}; `plimsoll predict --gpu NAME --whole -- pytest` measures it without a GPU")
 
 
 def missing() -> str | None:
