@@ -113,7 +113,7 @@ def test_without_a_gpu_the_test_is_skipped_and_the_reason_says_so(pytester, monk
     )
     result = run(pytester, "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines_random(["*SKIPPED*plimsoll predict --whole -- pytest*"])
+    result.stdout.fnmatch_lines_random(["*SKIPPED*plimsoll predict --gpu NAME --whole -- pytest*"])
 
 
 @pytest.mark.parametrize(

@@ -379,11 +379,11 @@ mod tests {
         let died = verdict(Ended::Status(1), &[other, ran_out.clone()]);
         assert_eq!((died.exit(), died), (Exit::OutOfMemory, Verdict::RunsOut(shortage(false))));
         ran_out.state = ProcessState::Ended;
-        assert_eq!(verdict(Ended::Well, &[ran_out.clone()]), Verdict::RunsOut(shortage(true)));
+        assert_eq!(verdict(Ended::Well, std::slice::from_ref(&ran_out)), Verdict::RunsOut(shortage(true)));
         // A worker whose failure its parent ignores.
         ran_out.status = 1;
         ran_out.steps = 5;
-        assert_eq!(verdict(Ended::Well, &[ran_out.clone()]).exit(), Exit::OutOfMemory);
+        assert_eq!(verdict(Ended::Well, std::slice::from_ref(&ran_out)).exit(), Exit::OutOfMemory);
         // It caught the failure in step 4, and made further steps.
         ran_out.status = 0;
         assert_eq!(verdict(Ended::Well, &[ran_out]), Verdict::Fits { spare_bytes: 40 * MIB, caught: 1 });

@@ -155,7 +155,7 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
                 let (rest, times) = (bytes * cut.left, total as f64 / cut.given.max(1) as f64);
                 let scaled = |more: u64| (more as f64 * times) as u64;
                 // Results that an earlier round of the same loop left.
-                let before = cut_before(&judged.report.loops[..], cut, device).unwrap_or(first_bytes);
+                let before = cut_before(&judged.report.loops, cut, device).unwrap_or(first_bytes);
                 let kept = first_bytes.saturating_sub(before);
                 let kept = if kept * 2 > bytes * cut.given { scaled(kept) - kept } else { 0 };
                 // Behind the loop its results may be copied into one tensor: that is as much again.
