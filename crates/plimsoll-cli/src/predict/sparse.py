@@ -119,9 +119,13 @@ def described(tensor):
     import ctypes
 
     if isinstance(tensor, dict):
-        return TYPES[tensor["dtype"]], tensor["shape"], memoryview(tensor["data"]).cast("B")
+        return name_of(tensor["dtype"]), tensor["shape"], memoryview(tensor["data"]).cast("B")
     area = (ctypes.c_ubyte * tensor.data_len).from_address(tensor.data_ptr) if tensor.data_len else b""
-    return TYPES[tensor.dtype], tensor.shape, memoryview(area).cast("B")
+    return name_of(tensor.dtype), tensor.shape, memoryview(area).cast("B")
+
+
+def name_of(kind):
+    return kind if kind in TYPES.values() else TYPES[kind]
 
 
 WIDTHS = {"F64": 8, "I64": 8, "U64": 8, "F32": 4, "I32": 4, "U32": 4, "F16": 2, "BF16": 2, "I16": 2, "U16": 2}
