@@ -1,8 +1,6 @@
 //! What a program under `plimsoll predict` does to files: it finds its own changes, and the disk stays as it is, in every way to change a file
 //! and by both isolations. No PyTorch is needed.
 
-#![allow(clippy::print_stderr, reason = "a test that skips says so")]
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,24 +9,13 @@ use std::process::{Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
+use plimsoll_needs::needs;
+
 mod program;
 use plimsoll_standin::process::Stat;
 use program::{Folder, json, stderr};
 
 const ISOLATIONS: [&str; 2] = ["overlay", "redirect"];
-
-/// A Python; none is a reason to skip, which is said.
-fn python() -> Option<String> {
-    let named = std::env::var("PLIMSOLL_PYTORCH").ok();
-    let named = named.and_then(|named| named.split_whitespace().next().map(str::to_owned));
-    let found = named.into_iter().chain(["python3".to_owned()]).find(|python| {
-        Command::new(python).args(["-c", "import sqlite3"]).output().is_ok_and(|it| it.status.success())
-    });
-    if found.is_none() {
-        eprintln!("skipped: there is no python3");
-    }
-    found
-}
 
 fn predict(isolation: &str, options: &[&str], folder: &Folder, command: &[&str]) -> Command {
     let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
@@ -288,37 +275,32 @@ fn check_changes(isolation: &str, mut command: Command, folder: &Folder) {
     assert_eq!(of("a13"), None, "{report:#}");
 }
 
+#[needs(python3)]
 #[test]
 fn a_program_finds_its_own_changes_and_the_disk_stays_as_it_is() {
-    let Some(python) = python() else { return };
     for isolation in ISOLATIONS {
         let folder = laid_out(&format!("isolation-{isolation}"));
         let work = folder.file("work");
-        let command = predict(isolation, &[], &folder, &[&python, &folder.file("changes.py"), &work]);
+        let command = predict(isolation, &[], &folder, &["python3", &folder.file("changes.py"), &work]);
         check_changes(isolation, command, &folder);
     }
 }
 
+#[needs(python3)]
 #[test]
 fn an_overlay_needs_no_rights() {
-    let Some(python) = python() else { return };
-    let status = fs::read_to_string("/proc/self/status").expect("there");
-    if !status.lines().any(|line| line.starts_with("Uid:\t0\t")) {
-        eprintln!("skipped: the other tests have no rights either");
-        return;
-    }
     let folder = laid_out("isolation-user");
     let work = folder.file("work");
-    let inner = predict("overlay", &[], &folder, &[&python, &folder.file("changes.py"), &work]);
-    let mut command = Command::new("setpriv");
-    command
-        .args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"])
-        .arg(inner.get_program())
-        .args(inner.get_args());
-    command.current_dir(&folder.0).env("HOME", folder.file("home")).env_remove("XDG_CACHE_HOME");
-    if Command::new("setpriv").arg("--version").output().is_err() {
-        eprintln!("skipped: there is no setpriv");
-        return;
+    let command = ["python3", &folder.file("changes.py"), &work];
+    let mut command = predict("overlay", &[], &folder, &command);
+    let status = fs::read_to_string("/proc/self/status").expect("there");
+    // Another user has none anyway.
+    if status.lines().any(|line| line.starts_with("Uid:\t0\t")) {
+        let inner = command;
+        command = Command::new("setpriv");
+        command.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]);
+        command.arg(inner.get_program()).args(inner.get_args());
+        command.current_dir(&folder.0).env("HOME", folder.file("home")).env_remove("XDG_CACHE_HOME");
     }
     check_changes("overlay", command, &folder);
 }
@@ -363,9 +345,9 @@ fn new_files_in_caches_stay_and_existing_ones_do_not_change() {
     }
 }
 
+#[needs(python3)]
 #[test]
 fn a_program_that_writes_more_than_the_scratch_is_told_that_there_is_no_space() {
-    let Some(python) = python() else { return };
     let program = "
 import errno, time
 with open('sparse', 'wb') as file:
@@ -382,7 +364,7 @@ except OSError as why:
     for isolation in ISOLATIONS {
         let folder = Folder::new(&format!("isolation-scratch-{isolation}"));
         fs::create_dir(folder.file("home")).expect("made");
-        let output = predict(isolation, &["--scratch", "2MiB"], &folder, &[&python, "-c", program])
+        let output = predict(isolation, &["--scratch", "2MiB"], &folder, &["python3", "-c", program])
             .output()
             .expect("it starts");
         let report = answer(&output);

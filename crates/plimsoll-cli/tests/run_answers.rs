@@ -4,6 +4,8 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
+use plimsoll_needs::needs;
+
 mod program;
 mod torch;
 use program::{Folder, plimsoll, stderr, stdout};
@@ -35,9 +37,10 @@ fn run(torch: &Torch, options: &[&str], arguments: &[&str], variables: &[(&str, 
     command.output().expect("it starts")
 }
 
+#[needs(pytorch)]
 #[test]
 fn a_process_without_the_techniques_ends_the_run_before_its_first_step() {
-    let Some(torch) = Torch::new("answers", PROGRAM) else { return };
+    let torch = Torch::new("answers", PROGRAM);
     for (options, arguments) in [(&["-I"][..], &[][..]), (&["-E"], &[]), (&[], &["emptied"])] {
         let output = run(&torch, options, arguments, &[]);
         assert_eq!(output.status.code(), Some(2), "{options:?} {arguments:?}: {}", stdout(&output));
@@ -57,9 +60,10 @@ fn a_program_that_imports_no_pytorch_is_not_taken_for_one_with_techniques() {
     assert_eq!(output.status.code(), Some(7));
 }
 
+#[needs(pytorch)]
 #[test]
 fn techniques_are_applied_wherever_the_cache_is_and_whatever_is_in_it() {
-    let Some(torch) = Torch::new("answers-cache", PROGRAM) else { return };
+    let torch = Torch::new("answers-cache", PROGRAM);
     let applied = |arguments: &[&str], variables: &[(&str, &str)]| {
         let output = run(&torch, &[], arguments, variables);
         assert!(output.status.success(), "{variables:?}: {}", stderr(&output));
