@@ -1,10 +1,18 @@
 //! A folder that keeps machine code, by the text that it comes from and what it was compiled for.
 //!
-//! A file has the whole text beside the code, so that two texts of one hash are not taken for each other. A file that
-//! cannot be read, or is cut short, counts as not there; one is written under another name first.
+//! A file has the whole text beside the code, so that two texts of one hash are not taken for each other, and before both their SHA-256. A
+//! file that cannot be read, is not as it was written, or that others can write to counts as not there; one is written under another name
+//! first. That is no protection from this user's own programs, but from damage and from a folder that others share.
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, DirBuilder, Metadata, OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use sha2::{Digest, Sha256};
+
+/// Bytes of the hash.
+const HASH: usize = 32;
 
 /// The folder, if there is one.
 #[derive(Debug)]
@@ -16,13 +24,25 @@ impl Cubins {
     /// `$XDG_CACHE_HOME/plimsoll/cuda`, or the same below `~/.cache`.
     pub(crate) fn from_env() -> Cubins {
         let cache = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-        let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
-        Cubins { folder: cache.or_else(home).map(|cache| cache.join("plimsoll/cuda")) }
+        let home = || Some(PathBuf::from(std::env::var_os("HOME")?)).filter(|home| home.is_absolute());
+        let cache = cache.or_else(|| Some(home()?.join(".cache")));
+        Cubins { folder: cache.map(|cache| cache.join("plimsoll/cuda")) }
     }
 
     /// The code of a text.
     pub(crate) fn get(&self, text: &str, compiled_for: &str) -> Option<Vec<u8>> {
-        let bytes = fs::read(self.path(text, compiled_for)?).ok()?;
+        let path = self.path(text, compiled_for)?;
+        let folder = fs::symlink_metadata(path.parent()?).ok()?;
+        let mut file = OpenOptions::new().read(true).custom_flags(libc::O_NOFOLLOW).open(path).ok()?;
+        if !folder.is_dir() || !is_own(&folder) || !is_own(&file.metadata().ok()?) {
+            return None;
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).ok()?;
+        let (hash, bytes) = bytes.split_at_checked(HASH)?;
+        if hash != &Sha256::digest(bytes)[..] {
+            return None;
+        }
         let (head, rest) = bytes.split_at_checked(8)?;
         let length = usize::try_from(u64::from_le_bytes(head.try_into().ok()?)).ok()?;
         let (kept, code) = rest.split_at_checked(length)?;
@@ -34,16 +54,30 @@ impl Cubins {
         let Some(path) = self.path(text, compiled_for) else { return };
         let bytes = [&(text.len() as u64).to_le_bytes(), text.as_bytes(), code].concat();
         let partial = path.with_extension(format!("{}.partial", std::process::id()));
-        let _ = path.parent().map(fs::create_dir_all);
-        if fs::write(&partial, bytes).and_then(|()| fs::rename(&partial, &path)).is_err() {
+        let folder = path.parent().unwrap_or(Path::new("/"));
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+        // One of an earlier version may be open to others.
+        let made = made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o700)));
+        let written = made.and_then(|()| {
+            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+            file.write_all(&Sha256::digest(&bytes))?;
+            file.write_all(&bytes)?;
+            fs::rename(&partial, &path)
+        });
+        if written.is_err() {
             let _ = fs::remove_file(&partial);
         }
     }
 
     fn path(&self, text: &str, compiled_for: &str) -> Option<PathBuf> {
-        let folder = self.folder.as_ref()?;
+        let folder: &Path = self.folder.as_ref()?;
         Some(folder.join(format!("{:032x}-{compiled_for}.cubin", hash(text.as_bytes()))))
     }
+}
+
+/// Whether only this user can write to it.
+fn is_own(it: &Metadata) -> bool {
+    fs::metadata("/proc/self").is_ok_and(|own| own.uid() == it.uid()) && it.mode() & 0o022 == 0
 }
 
 /// FNV-1a of 128 bits.
@@ -59,7 +93,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn code_comes_back_for_its_own_text_only_and_a_cut_file_is_not_there() {
+    fn code_comes_back_for_its_own_text_only_and_a_changed_or_cut_file_is_not_there() {
         let folder = std::env::temp_dir().join(format!("plimsoll-cubin-{}", std::process::id()));
         let cubins = Cubins { folder: Some(folder.clone()) };
         assert_eq!(cubins.get("text", "sm_90"), None);
@@ -67,9 +101,22 @@ mod tests {
         assert_eq!(cubins.get("text", "sm_90").as_deref(), Some(&b"\x7fELF code"[..]));
         assert_eq!((cubins.get("text", "sm_80"), cubins.get("other", "sm_90")), (None, None));
         let path = cubins.path("text", "sm_90").unwrap();
-        let cut = fs::read(&path).unwrap()[..12].to_vec();
-        fs::write(&path, cut).unwrap();
-        assert_eq!(cubins.get("text", "sm_90"), None);
+        let whole = fs::read(&path).unwrap();
+        for place in 0..whole.len() {
+            let mut changed = whole.clone();
+            changed[place] ^= 1;
+            fs::write(&path, &changed).unwrap();
+            assert_eq!(cubins.get("text", "sm_90"), None, "{place}");
+            fs::write(&path, &whole[..place]).unwrap();
+            assert_eq!(cubins.get("text", "sm_90"), None, "{place}");
+        }
+        cubins.put("text", "sm_90", b"\x7fELF code");
+        assert!(cubins.get("text", "sm_90").is_some(), "repaired");
+        for (place, mode, usual) in [(&path, 0o622, 0o600), (&folder, 0o777, 0o700)] {
+            fs::set_permissions(place, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(cubins.get("text", "sm_90"), None, "others can write to {}", place.display());
+            fs::set_permissions(place, fs::Permissions::from_mode(usual)).unwrap();
+        }
         fs::remove_dir_all(&folder).unwrap();
     }
 
