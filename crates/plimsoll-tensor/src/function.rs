@@ -13,6 +13,7 @@ use crate::autograd::{Saved, Unpacked, is_grad_enabled, no_grad, place};
 use crate::error::{Error, Result};
 use crate::operator::{Autocast, Slot};
 use crate::road::Tensors;
+use crate::second::{self, linked, own};
 use crate::tensor::{Derivative, Edge, Grads, Node, Tensor};
 use crate::unwind::caught;
 
@@ -54,6 +55,12 @@ pub trait Function: Send + Sync + 'static {
         None
     }
 
+    /// Whether `backward` takes kernels where nothing is recorded, and has operations on tensors, which have derivatives, beside
+    /// them: [`Operator::has_gradient_kernel`](crate::Operator::has_gradient_kernel).
+    fn has_gradient_kernel(&self) -> bool {
+        false
+    }
+
     /// The outputs. Nothing is recorded inside; what the derivative needs goes into `save`.
     ///
     /// # Errors
@@ -86,6 +93,8 @@ pub struct FunctionBackward<'a> {
     wanted: &'a [bool],
     saved: &'a [(Option<Slot>, Saved)],
     unpacked: Unpacked<usize>,
+    /// What stands for the saved tensors, in the derivative of a derivative.
+    given: Option<&'a [Tensor]>,
 }
 
 impl FunctionBackward<'_> {
@@ -101,40 +110,35 @@ impl FunctionBackward<'_> {
 
     /// Whether the sum of the rows of this input's gradient is wanted, by what made the input.
     pub(crate) fn wants_row_sum(&self, input: usize) -> bool {
-        self.node.edges()[input].as_ref().is_some_and(Edge::wants_row_sum)
+        self.given.is_none() && self.node.edges()[input].as_ref().is_some_and(Edge::wants_row_sum)
     }
 
     /// Whether the derivative may change a tensor that was saved at this place and that it holds as `tensor`: this pass frees
     /// the graph, and nothing else looks at these bytes.
     pub(crate) fn owns(&self, i: usize, tensor: &Tensor) -> bool {
         let is_kept = self.saved.get(i).is_some_and(|(_, saved)| !saved.is_packed());
-        is_kept && self.node.is_freed() && tensor.data().storage.ref_count() == 2
+        self.given.is_none() && is_kept && self.node.is_freed() && tensor.data().storage.ref_count() == 2
     }
 
-    /// The tensor that was saved at this place; part of the graph where the derivative is recorded itself and the
-    /// tensor was an input or an output.
+    /// The tensor that was saved at this place. Where the derivative is recorded itself and the tensor was an input or an
+    /// output, it is part of the graph; a pass inside of the derivative that asks for its gradient ends at it.
     ///
     /// # Errors
     /// Fewer tensors were saved; it was changed in place since.
     pub fn saved(&self, i: usize) -> Result<Tensor> {
+        Ok(if is_grad_enabled() && self.given.is_none() { own(&self.linked(i)?) } else { self.linked(i)? })
+    }
+
+    fn linked(&self, i: usize) -> Result<Tensor> {
         let Some((slot, saved)) = self.saved.get(i) else {
             let message = format!("tensor {i} of {} saved ones", self.saved.len());
             return Err(Error::argument(self.name, message));
         };
-        let data = self.unpacked.get(i, saved, self.name)?;
-        if !is_grad_enabled() {
-            return Ok(Tensor::from_data(data));
+        if let Some(given) = self.given {
+            return Ok(given[i].clone());
         }
-        Ok(match *slot {
-            Some(Slot::Input(i)) => match &self.node.edges()[i] {
-                Some(edge) => Tensor::relinked(data, edge),
-                None => Tensor::from_data(data),
-            },
-            Some(Slot::Output(i)) if data.dtype.is_float() => {
-                Tensor::linked(data, Some((self.node.clone(), i)))
-            }
-            _ => Tensor::from_data(data),
-        })
+        let data = self.unpacked.get(i, saved, self.name)?;
+        Ok(if is_grad_enabled() { linked(self.node, *slot, data) } else { Tensor::from_data(data) })
     }
 }
 
@@ -148,7 +152,26 @@ impl<F: Function> Derivative for Applied<F> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let name = self.function.name();
         let unpacked = Unpacked::default();
-        let at = FunctionBackward { name, node, grads, wanted, saved: &self.saved, unpacked };
+        let at = FunctionBackward { name, node, grads, wanted, saved: &self.saved, unpacked, given: None };
+        let gradients = || caught(name, "`backward`", || self.function.backward(&at));
+        if !is_grad_enabled() || !self.function.has_gradient_kernel() {
+            return gradients();
+        }
+        let results = no_grad(gradients)?;
+        let saved = (0..self.saved.len()).map(|i| at.linked(i)).collect::<Result<Vec<_>>>()?;
+        second::record(node, &saved, grads, wanted, results)
+    }
+
+    fn in_operations(
+        &self,
+        node: &Arc<Node>,
+        saved: &[Tensor],
+        grads: &[Option<Tensor>],
+        wanted: &[bool],
+    ) -> Result<Grads> {
+        let name = self.function.name();
+        let (unpacked, given) = (Unpacked::default(), Some(saved));
+        let at = FunctionBackward { name, node, grads, wanted, saved: &self.saved, unpacked, given };
         caught(name, "`backward`", || self.function.backward(&at))
     }
 

@@ -16,6 +16,7 @@
 //! | `storage/`, `data.rs`, `history.rs` | one allocation, and where its bytes are; a layout on it; what happened to a device's memory |
 //! | `tensor/` | [`Tensor`], the operation that made it, the hooks of both |
 //! | `autograd/` | what is kept for the way back, and the way back |
+//! | `second.rs` | derivatives of derivatives |
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `road/` | [`call`]: the one road from an operator to a device |
@@ -67,6 +68,7 @@ mod random;
 mod residency;
 mod road;
 pub mod save_on_cpu;
+mod second;
 mod sim;
 mod storage;
 mod stream;

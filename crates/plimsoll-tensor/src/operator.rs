@@ -9,13 +9,15 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use crate::autograd::{Saved, Unpacked, is_grad_enabled};
+use crate::autograd::{Saved, Unpacked, is_grad_enabled, no_grad};
 use crate::data::Data;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
 use crate::kernel::Kernel;
 use crate::layout::Layout;
+pub(crate) use crate::second::Slot;
+use crate::second::{linked, record};
 use crate::tensor::{Derivative, Edge, Grads, Node, Tensor};
 
 /// What is known of a tensor without its values.
@@ -212,6 +214,13 @@ pub trait Operator: Kernel {
         None
     }
 
+    /// Whether [`Operator::backward`] calls a kernel for the gradients where nothing is recorded, and has operations on
+    /// tensors, which have derivatives, beside it. A pass that is recorded takes the kernel too: the gradients are the same to
+    /// the bit, and nothing between is kept. The operations run where a derivative of those gradients is asked for.
+    fn has_gradient_kernel(&self) -> bool {
+        false
+    }
+
     /// The gradients of the inputs, in their order, from those of the outputs: written with operations on
     /// tensors, so that it has a derivative itself. Only outputs of floating point are ever asked about.
     ///
@@ -234,6 +243,8 @@ pub struct Backward<'a> {
     wanted: &'a [bool],
     saved: &'a [(Slot, Saved)],
     unpacked: Unpacked<Slot>,
+    /// What stands for the saved tensors, in the derivative of a derivative.
+    given: Option<&'a [Tensor]>,
 }
 
 impl Backward<'_> {
@@ -257,9 +268,10 @@ impl Backward<'_> {
         &self.node.ins()[input].0
     }
 
-    /// The type of an input.
+    /// The type of an input; the one that it is computed in, in the derivative of a derivative.
     pub fn dtype(&self, input: usize) -> DType {
-        self.node.ins()[input].1
+        let dtype = self.node.ins()[input].1;
+        if self.given.is_some() && dtype.is_float() { dtype.accumulator() } else { dtype }
     }
 
     /// An input that was saved; part of the graph where the derivative is recorded itself.
@@ -270,11 +282,7 @@ impl Backward<'_> {
     /// # Panics
     /// When [`Operator::saves`] did not name it.
     pub fn input(&self, i: usize) -> Result<Tensor> {
-        let data = self.saved(Slot::Input(i))?;
-        Ok(match &self.node.edges()[i] {
-            Some(edge) if is_grad_enabled() => Tensor::relinked(data, edge),
-            _ => Tensor::from_data(data),
-        })
+        self.tensor(Slot::Input(i))
     }
 
     /// An output that was saved, as [`Backward::input`].
@@ -285,35 +293,30 @@ impl Backward<'_> {
     /// # Panics
     /// When [`Operator::saves`] did not name it.
     pub fn output(&self, i: usize) -> Result<Tensor> {
-        let data = self.saved(Slot::Output(i))?;
-        let made_by = (is_grad_enabled() && data.dtype.is_float()).then(|| (self.node.clone(), i));
-        Ok(Tensor::linked(data, made_by))
+        self.tensor(Slot::Output(i))
     }
 
     /// Whether the sum of the rows of this input's gradient is wanted, by what made the input.
     pub(crate) fn wants_row_sum(&self, input: usize) -> bool {
-        self.node.edges()[input].as_ref().is_some_and(Edge::wants_row_sum)
+        self.given.is_none() && self.node.edges()[input].as_ref().is_some_and(Edge::wants_row_sum)
     }
 
     /// Whether the derivative may change a saved output in place: this pass frees the graph, and no hook keeps what was
     /// saved.
     pub(crate) fn owns_output(&self, i: usize) -> bool {
         let kept = |(slot, saved): &(Slot, Saved)| *slot == Slot::Output(i) && !saved.is_packed();
-        self.node.is_freed() && self.saved.iter().any(kept)
+        self.given.is_none() && self.node.is_freed() && self.saved.iter().any(kept)
     }
 
-    fn saved(&self, slot: Slot) -> Result<Data> {
-        let found = self.saved.iter().find(|(at, _)| *at == slot);
-        let Some((_, saved)) = found else { unreachable!("{} did not save {slot:?}", self.name) };
-        self.unpacked.get(slot, saved, self.name)
+    fn tensor(&self, slot: Slot) -> Result<Tensor> {
+        let found = self.saved.iter().position(|(at, _)| *at == slot);
+        let Some(at) = found else { unreachable!("{} did not save {slot:?}", self.name) };
+        if let Some(given) = self.given {
+            return Ok(given[at].clone());
+        }
+        let data: Data = self.unpacked.get(slot, &self.saved[at].1, self.name)?;
+        Ok(if is_grad_enabled() { linked(self.node, Some(slot), data) } else { Tensor::from_data(data) })
     }
-}
-
-/// Which tensor of an operation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Slot {
-    Input(usize),
-    Output(usize),
 }
 
 /// An operator that was run and recorded, as the road held it, with what it saved.
@@ -329,7 +332,25 @@ impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let name = self.op.name();
         let unpacked = Unpacked::default();
-        self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved, unpacked })
+        let at = Backward { name, node, grads, wanted, saved: &self.saved, unpacked, given: None };
+        if !is_grad_enabled() || !self.op.has_gradient_kernel() {
+            return self.op.backward(&at);
+        }
+        let results = no_grad(|| self.op.backward(&at))?;
+        let saved = self.saved.iter().map(|(slot, _)| at.tensor(*slot)).collect::<Result<Vec<_>>>()?;
+        record(node, &saved, grads, wanted, results)
+    }
+
+    fn in_operations(
+        &self,
+        node: &Arc<Node>,
+        saved: &[Tensor],
+        grads: &[Option<Tensor>],
+        wanted: &[bool],
+    ) -> Result<Grads> {
+        let name = self.op.name();
+        let (unpacked, given) = (Unpacked::default(), Some(saved));
+        self.op.backward(&Backward { name, node, grads, wanted, saved: &self.saved, unpacked, given })
     }
 
     fn bias(&self) -> Option<usize> {

@@ -10,17 +10,11 @@ use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// `1 / (1 + e^-x)`.
-#[inline(always)]
-fn sigmoid<R: Real>(x: R) -> R {
-    R::of(1.0) / (R::of(1.0) + (-x).exp())
-}
-
 /// `ln(1 + e^x)`, for any size of `x`.
 #[inline(always)]
 fn softplus<R: Real>(x: R) -> R {
     let magnitude = x.at_most(R::of(0.0), -x, x);
-    x.at_most(R::of(0.0), R::of(0.0), x) + (R::of(1.0) + (-magnitude).exp()).ln()
+    x.at_most(R::of(0.0), R::of(0.0), x) + (-magnitude).exp().ln_1p()
 }
 
 /// `then` strictly between -3 and 3, else `below` and `above`.
@@ -34,7 +28,7 @@ unary! {
     pub silu => Silu over Any of FloatsOnly in place silu_ {
         |x| x / (R::of(1.0) + (-x).exp()),
         reads Input,
-        |g, x| g * (sigmoid(x) * (R::of(1.0) + x * (R::of(1.0) - sigmoid(x))))
+        |g, x| g * (x.sigmoid() * (R::of(1.0) + x * (R::of(1.0) - x.sigmoid())))
     }
 
     /// `x · min(max(x + 3, 0), 6) / 6`. As `torch.nn.functional.hardswish`.
@@ -59,18 +53,14 @@ unary! {
         |g, x| x.at_most(low, R::of(0.0), (-x).at_most(-high, R::of(0.0), g))
     }
 
-    /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them: the work of `Tensor::clamp`. Infinite bounds
-    /// are none.
+    /// `x`, but at least `low` and at most `high`; no gradient flows beyond them: the work of `Tensor::clamp`. Infinite bounds are
+    /// none.
     pub(crate) clamp_to named "clamp" => Clamp { low, high } over Apart of Numbers {
         // `high` wins where it is less than `low`, as in PyTorch.
         |x| (-(x.at_most(low, low, x))).at_most(-high, high, x.at_most(low, low, x)),
         reads Input,
-        // Infinite bounds are none: what is infinite is not beyond them.
-        |g, x| {
-            let (none, no) = (R::of(f64::INFINITY), R::of(0.0));
-            let below = (-high).at_most(-none, g, no);
-            x.equals(x, x.at_most(low, low.at_most(-none, g, no), (-x).at_most(-high, below, g)), no)
-        }
+        // At a bound it flows, as in PyTorch 2.11.
+        |g, x| low.at_most(x, x.at_most(high, g, R::of(0.0)), R::of(0.0))
     }
 
     /// `x`, times `slope` where it is negative. As `torch.nn.functional.leaky_relu`.
@@ -82,7 +72,7 @@ unary! {
 
     /// `x`, and `alpha · (e^x - 1)` where it is negative. As `torch.nn.functional.elu`.
     pub elu => Elu { alpha } over Apart of FloatsOnly in place elu_ {
-        |x| x.at_most(R::of(0.0), alpha * (x.at_most(R::of(0.0), x, R::of(0.0)).exp() - R::of(1.0)), x),
+        |x| x.at_most(R::of(0.0), alpha * x.at_most(R::of(0.0), x, R::of(0.0)).exp_m1(), x),
         reads Input,
         |g, x| x.at_most(R::of(0.0), g * alpha * x.at_most(R::of(0.0), x, R::of(0.0)).exp(), g)
     }
@@ -91,14 +81,14 @@ unary! {
     pub softplus => Softplus over Any of FloatsOnly autocast Full {
         |x| softplus(x),
         reads Input,
-        |g, x| g * sigmoid(x)
+        |g, x| g * x.sigmoid()
     }
 
     /// `ln(1 / (1 + e^-x))`. As `torch.nn.functional.logsigmoid`.
     pub log_sigmoid => LogSigmoid over Any of FloatsOnly {
         |x| -softplus(-x),
         reads Input,
-        |g, x| g * sigmoid(-x)
+        |g, x| g * (-x).sigmoid()
     }
 
     /// `x · tanh(ln(1 + e^x))`. As `torch.nn.functional.mish`.
@@ -107,7 +97,7 @@ unary! {
         reads Input,
         |g, x| {
             let t = softplus(x).tanh();
-            g * (t + x * sigmoid(x) * (R::of(1.0) - t * t))
+            g * (t + x * x.sigmoid() * (R::of(1.0) - t * t))
         }
     }
 }

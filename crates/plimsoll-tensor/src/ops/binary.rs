@@ -11,6 +11,7 @@ use smallvec::smallvec;
 
 use super::elementwise::{self, Laid};
 use super::real::Real;
+use super::slope::{self, Expression};
 use super::traced::{Text, Traced};
 use super::want_number;
 use crate::autograd::is_grad_enabled;
@@ -82,6 +83,8 @@ pub(crate) trait Row: Clone + Copy + Debug + Default + Send + Sync + 'static {
     const BACKWARD: &'static str;
     /// What the gradients of the left and of the right side read, beside `g`.
     const READS: [Reads; 2];
+    /// Whether a gradient that reads the other side only is one operation, which is recorded in its place.
+    const OPERATIONS: bool = false;
     const TYPES: Types;
     fn value<R: Real>(a: R, b: R) -> R;
     fn left<R: Real>(g: R, a: R, b: R) -> R;
@@ -202,7 +205,8 @@ fn side_of<F: Row>(at: &Backward<'_>, grad: &Tensor, side: usize) -> Result<Tens
         Reads::Other => [at.input(0)?, grad.clone()],
         Reads::Both => [at.input(0)?, at.input(1)?],
     };
-    if is_grad_enabled() || F::READS[side] == Reads::Neither {
+    let is_operations = F::OPERATIONS && F::READS[side] == Reads::Other && is_grad_enabled();
+    if is_operations || F::READS[side] == Reads::Neither {
         return Traced::evaluate([grad, &a, &b], |[g, a, b]| match side {
             0 => F::left(g, a, b),
             _ => F::right(g, a, b),
@@ -276,6 +280,41 @@ impl<F: Row> Operator for BinaryBackward<F> {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [g, ..] = elementwise::inputs::<3>(F::BACKWARD, ins)?;
         Ok(smallvec![Output::laid_out(g.layout.dense(), g.dtype)])
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        slope::saves(self, wanted, self.read())
+    }
+
+    /// It is linear in the gradient: that of the gradient is itself.
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        let input = |i: usize, grad: &Tensor| {
+            if self.read().contains(&i) { at.input(i) } else { Ok(grad.clone()) }
+        };
+        slope::backward(self, at, self.read(), |grad| {
+            call_one(*self, &[grad, &input(1, grad)?, &input(2, grad)?])
+        })
+    }
+}
+
+impl<F: Row> BinaryBackward<F> {
+    /// Which of its inputs are more than stand-ins, beside the gradient.
+    fn read(&self) -> &'static [usize] {
+        match F::READS[self.side] {
+            Reads::Neither => &[],
+            Reads::Other if self.side == 0 => &[2],
+            Reads::Other => &[1],
+            Reads::Both => &[1, 2],
+        }
+    }
+}
+
+impl<F: Row> Expression for BinaryBackward<F> {
+    const NAME: &'static str = F::BACKWARD;
+
+    #[inline(always)]
+    fn of<R: Real>(&self, [g, a, b]: [R; 3]) -> R {
+        if self.side == 0 { F::left(g, a, b) } else { F::right(g, a, b) }
     }
 }
 
@@ -357,7 +396,7 @@ pub(super) fn change<F: Row>(y: &Tensor, x: &Tensor) -> Result<()> {
 macro_rules! binary {
     ($(
         $(#[$doc:meta])*
-        $name:ident => $row:ident over $domain:ident of $types:ident $(in place $in_place:ident)? {
+        $name:ident => $row:ident over $domain:ident of $types:ident $(in place $in_place:ident)? $(as $operations:ident)? {
             |$a:ident, $b:ident| $value:expr,
             left reads $left_reads:ident: |$lg:ident, $la:ident, $lb:ident| $left:expr,
             right reads $right_reads:ident: |$rg:ident, $ra:ident, $rb:ident| $right:expr
@@ -373,6 +412,7 @@ macro_rules! binary {
             const IN_PLACE: &'static str = concat!(stringify!($name), "_");
             const BACKWARD: &'static str = concat!(stringify!($name), "_backward");
             const READS: [Reads; 2] = [Reads::$left_reads, Reads::$right_reads];
+            const OPERATIONS: bool = !concat!($(stringify!($operations))?).is_empty();
             const TYPES: Types = Types::$types;
             #[inline(always)]
             fn value<R: Real>($a: R, $b: R) -> R {

@@ -161,6 +161,11 @@ impl Operator for CdistBackward {
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         layout.is_contiguous()
     }
+
+    fn backward(&self, _: &Backward<'_>) -> Result<Grads> {
+        let advice = "sum powers of `x.unsqueeze(-2) - y.unsqueeze(-3)` instead";
+        Err(Error::autograd("cdist", format!("it has no second derivative, as in PyTorch: {advice}")))
+    }
 }
 
 impl Tensor {

@@ -151,11 +151,15 @@ impl Function for CtcLoss {
         Ok(vec![losses].into())
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     /// As PyTorch's: less the part of `log_softmax` that sums to nothing, `e^log_probs - e^(paths through the class)`.
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(vec![None, None].into()) };
         if is_grad_enabled() {
-            return Err(Error::autograd(NAME, "its derivative has no derivative"));
+            return Err(Error::autograd(NAME, "it has no second derivative, as in PyTorch"));
         }
         let (log_probs, labels, paths, losses) = (at.saved(0)?, at.saved(1)?, at.saved(2)?, at.saved(3)?);
         let emitted = Self::emitted(&log_probs, &labels)?;

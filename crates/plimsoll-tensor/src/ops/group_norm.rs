@@ -104,6 +104,10 @@ impl Operator for GroupNorm {
         saves.and(Saves::input(1).only_if(wanted.len() > 1))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     /// Mean and deviation are the kernel's by-products: no gradient comes in through them.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };

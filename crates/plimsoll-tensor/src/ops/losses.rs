@@ -4,9 +4,9 @@
 use smallvec::smallvec;
 
 use super::real::Real;
-use super::traced::{Text, Traced};
+use super::slope::{self, Expression};
+use super::traced::Text;
 use super::{elementwise, want_float, want_same};
-use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::loss::Reduction;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::pair_loss::{each, scale, sum};
@@ -101,16 +101,10 @@ impl<F: Row> Operator for PairLoss<F> {
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
         let (x, target) = (at.input(0)?, at.input(1)?);
-        let side = |left: bool| {
-            let op = PairLossBackward { row: self.0, reduction: self.1, left };
-            if !is_grad_enabled() {
-                return call_one(op, &[grad, &x, &target]);
-            }
-            let row = self.0;
-            let slope =
-                Traced::evaluate([&x, &target], |[x, t]| if left { row.left(x, t) } else { row.right(x, t) });
-            slope?.mul(&grad.mul_scalar(op.weight(x.numel()))?)
-        };
+        // What each element weighs.
+        let weight = if self.1 == Reduction::Mean { 1.0 / x.numel() as f64 } else { 1.0 };
+        let side =
+            |left: bool| call_one(PairLossBackward { row: self.0, weight, left }, &[grad, &x, &target]);
         Ok(smallvec![
             at.wants(0).then(|| side(true)).transpose()?,
             at.wants(1).then(|| side(false)).transpose()?
@@ -122,15 +116,8 @@ impl<F: Row> Operator for PairLoss<F> {
 #[derive(Clone, Copy, Debug)]
 struct PairLossBackward<F> {
     row: F,
-    reduction: Reduction,
+    weight: f64,
     left: bool,
-}
-
-impl<F> PairLossBackward<F> {
-    /// What each of `n` elements weighs.
-    fn weight(&self, n: usize) -> f64 {
-        if self.reduction == Reduction::Mean { 1.0 / n as f64 } else { 1.0 }
-    }
 }
 
 impl<F: Row> Kernel for PairLossBackward<F> {
@@ -139,7 +126,7 @@ impl<F: Row> Kernel for PairLossBackward<F> {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let (row, weight) = (self.row, self.weight(call.ins[1].len()));
+        let (row, weight) = (self.row, self.weight);
         let text = Text::of_expression(["b", "c"], |[x, t]| match self.left {
             true => row.left(x, t),
             false => row.right(x, t),
@@ -155,7 +142,7 @@ impl<F: Row> Kernel for PairLossBackward<F> {
                 true => each(x, target, out, |x, t| self.row.left(x, t)),
                 false => each(x, target, out, |x, t| self.row.right(x, t)),
             }
-            scale(out, grad.elements(), self.weight(x.len()));
+            scale(out, grad.elements(), self.weight);
         });
         Ok(())
     }
@@ -168,6 +155,24 @@ impl<F: Row> Operator for PairLossBackward<F> {
 
     fn takes(&self, _: usize, layout: &Layout) -> bool {
         layout.is_contiguous()
+    }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        slope::saves(self, wanted, &[1, 2])
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        slope::backward(self, at, &[1, 2], |grad| {
+            slope::slope_of(self, 0, grad, &[grad.clone(), at.input(1)?, at.input(2)?])
+        })
+    }
+}
+
+impl<F: Row> Expression for PairLossBackward<F> {
+    const NAME: &'static str = F::BACKWARD;
+
+    fn of<R: Real>(&self, [g, x, t]: [R; 3]) -> R {
+        g * R::of(self.weight) * if self.left { self.row.left(x, t) } else { self.row.right(x, t) }
     }
 }
 
@@ -254,8 +259,8 @@ losses! {
         right bounded_log(R::of(1.0) - x) - bounded_log(x)
     }
     "binary_cross_entropy_with_logits" => BinaryCrossEntropyWithLogits {
-        |x, t| x.at_most(R::of(0.0), R::of(0.0), x) - x * t + (R::of(1.0) + (-magnitude(x)).exp()).ln(),
-        left R::of(1.0) / (R::of(1.0) + (-x).exp()) - t,
+        |x, t| x.at_most(R::of(0.0), R::of(0.0), x) - x * t + (-magnitude(x)).exp().ln_1p(),
+        left x.sigmoid() - t,
         right -x
     }
     "kl_div" => KlDiv {

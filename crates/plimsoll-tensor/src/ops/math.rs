@@ -165,7 +165,7 @@ impl Tensor {
         super::unary::change_as("pow_", self, Power { exponent })
     }
 
-    /// `x`, but at least `low` and at most `high`; no gradient flows at or beyond them. Whole numbers stay whole where the bounds are, and
+    /// `x`, but at least `low` and at most `high`; no gradient flows beyond them. Whole numbers stay whole where the bounds are, and
     /// become `float32` where one is not. As `torch.clamp`.
     ///
     /// # Errors

@@ -68,6 +68,10 @@ impl Operator for MseLoss {
         Saves::input(0).and(Saves::input(1))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None]) };
         let (x, target) = (at.input(0)?, at.input(1)?);

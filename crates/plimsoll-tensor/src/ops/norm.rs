@@ -76,17 +76,38 @@ impl Operator for NormOver {
         Saves::input(0).and(Saves::output(0))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0).filter(|_| self.norm != Norm::Zero) else { return Ok(smallvec![None]) };
         let wide = |tensor: &Tensor| self.over.broadcastable(tensor, at.shape(0));
         let (x, out, grad) = (at.input(0)?, wide(&at.output(0)?)?, wide(grad)?);
-        if is_grad_enabled() && self.norm == Norm::Two {
+        let exponent = match self.norm {
+            Norm::Two => 2.0,
+            Norm::Power(p) => p,
+            Norm::Zero | Norm::One => 1.0,
+        };
+        if is_grad_enabled() && exponent != 1.0 {
             // No slope at zero.
-            let share = (&grad / &out)?.masked_fill(&out.detach().eq_scalar(0.0)?, 0.0)?;
-            return Ok(smallvec![Some((&x * &share)?)]);
+            let is_zero = out.detach().eq_scalar(0.0)?;
+            let out = out.masked_fill(&is_zero, 1.0)?;
+            let share = grad.div(&out.pow_scalar(exponent - 1.0)?)?.masked_fill(&is_zero, 0.0)?;
+            return Ok(smallvec![Some(signed_power(&x, exponent - 1.0)?.mul(&share)?)]);
         }
         Ok(smallvec![Some(call_one(NormBackward(self.norm), &[&grad, &x, &out])?)])
     }
+}
+
+/// A power of the magnitude, with its sign; of 0 it is 0, and so is its slope.
+fn signed_power(x: &Tensor, exponent: f64) -> Result<Tensor> {
+    if exponent == 1.0 {
+        return Ok(x.clone());
+    }
+    let is_zero = x.detach().eq_scalar(0.0)?;
+    let magnitude = x.abs()?.masked_fill(&is_zero, 1.0)?.pow_scalar(exponent)?;
+    magnitude.mul(&x.detach().sign()?)?.masked_fill(&is_zero, 0.0)
 }
 
 /// `grad, x, norm -> grad of x`.
@@ -158,14 +179,9 @@ impl Operator for NormBackward {
         Saves::input(1).and(Saves::input(2))
     }
 
-    /// Of the norms that are linear between zeros; `norm` itself records the one of order 2 in operations.
+    /// Of the norms that are linear between zeros; `norm` itself has the others in operations.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
-        if let Norm::Power(p) = self.0 {
-            let message =
-                format!("a norm of order {p} has no second derivative here: use order 1, 2 or infinity");
-            return Err(Error::autograd("norm", message));
-        }
         let shared = call_one(*self, &[grad, &at.input(1)?, &at.input(2)?])?;
         Ok(smallvec![Some(shared.sum_to(at.shape(0))?), None, None])
     }

@@ -8,6 +8,16 @@ use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
+/// `√(a² + b²)`, without squares that are too large or too small for the type.
+#[inline(always)]
+fn length<R: Real>(a: R, b: R) -> R {
+    let (zero, infinite) = (R::of(0.0), R::of(f64::INFINITY));
+    let (a, b) = (a.at_most(zero, -a, a), b.at_most(zero, -b, b));
+    let most = a.at_most(b, b, a);
+    let (x, y) = (a / most, b / most);
+    most.equals(zero, zero, most.equals(infinite, infinite, most * (x * x + y * y).sqrt()))
+}
+
 binary! {
     /// `self + other`, broadcast.
     add => Sum over Any of All {
@@ -24,14 +34,14 @@ binary! {
     }
 
     /// `self * other`, element by element, broadcast.
-    mul => Product over Any of All in place mul_ {
+    mul => Product over Any of All in place mul_ as operations {
         |a, b| a * b,
         left reads Other: |g, a, b| g * b,
         right reads Other: |g, a, b| g * a
     }
 
     /// `self / other`, element by element, broadcast.
-    div => Quotient over Positive of Floats in place div_ {
+    div => Quotient over Positive of Floats in place div_ as operations {
         |a, b| a / b,
         left reads Other: |g, a, b| g / b,
         right reads Both: |g, a, b| -g * ((a / b) / b)
@@ -68,12 +78,12 @@ binary! {
         |a, b| a.angle(b),
         // No gradient flows at (0, 0), as in PyTorch.
         left reads Both: |g, a, b| {
-            let square = a * a + b * b;
-            square.equals(R::of(0.0), R::of(0.0), g * b / square)
+            let length = length(a, b);
+            length.equals(R::of(0.0), R::of(0.0), g * (b / length) / length)
         },
         right reads Both: |g, a, b| {
-            let square = a * a + b * b;
-            square.equals(R::of(0.0), R::of(0.0), -g * a / square)
+            let length = length(a, b);
+            length.equals(R::of(0.0), R::of(0.0), -g * (a / length) / length)
         }
     }
 
@@ -81,10 +91,10 @@ binary! {
     swiglu => SwiGlu over Any of Floats {
         |a, b| a / (R::of(1.0) + (-a).exp()) * b,
         left reads Both: |g, a, b| {
-            let s = R::of(1.0) / (R::of(1.0) + (-a).exp());
+            let s = a.sigmoid();
             g * b * (s * (R::of(1.0) + a * (R::of(1.0) - s)))
         },
-        right reads Other: |g, a, b| g * (a / (R::of(1.0) + (-a).exp()))
+        right reads Other: |g, a, b| g * (a * a.sigmoid())
     }
 
     /// `ln(e^self + e^other)` without overflow, broadcast.
@@ -94,15 +104,15 @@ binary! {
             // Infinite ones of one sign have no difference.
             a.equals(b, a + R::of(std::f64::consts::LN_2), high + (low - high).exp().ln_1p())
         },
-        left reads Both: |g, a, b| g / (R::of(1.0) + (b - a).exp()),
-        right reads Both: |g, a, b| g / (R::of(1.0) + (a - b).exp())
+        left reads Both: |g, a, b| g * (a - b).sigmoid(),
+        right reads Both: |g, a, b| g * (b - a).sigmoid()
     }
 
     /// `√(self² + other²)`, broadcast.
     hypot => Hypotenuse over Positive of Floats {
-        |a, b| (a * a + b * b).sqrt(),
-        left reads Both: |g, a, b| g * a / (a * a + b * b).sqrt(),
-        right reads Both: |g, a, b| g * b / (a * a + b * b).sqrt()
+        |a, b| length(a, b),
+        left reads Both: |g, a, b| g * (a / length(a, b)),
+        right reads Both: |g, a, b| g * (b / length(a, b))
     }
 
     /// `self · ln(other)`, and 0 where `self` is 0, broadcast.

@@ -74,6 +74,10 @@ impl Operator for Prod {
         Saves::input(0).and(Saves::output(0)).and(Saves::output(1))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let (x, shape) = (at.input(0)?, at.shape(0));

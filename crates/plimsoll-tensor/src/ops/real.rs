@@ -3,7 +3,7 @@
 //! A row's expression is generic over [`Real`], and so has several readings: with `f32`, `f64` and [`Whole`] it is the
 //! kernel of the host; with [`Traced`](super::traced::Traced) it is operations on tensors, which are recorded
 //! where a derivative needs a derivative itself; with [`Text`](super::traced::Text) it is the text of a kernel
-//! for a GPU. So they cannot differ.
+//! for a GPU; with [`Dual`](super::dual::Dual) it is its own derivative. So they cannot differ.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -23,6 +23,11 @@ pub(crate) trait Real:
     fn sqrt(self) -> Self;
     /// Hyperbolic tangent.
     fn tanh(self) -> Self;
+    /// `1 / (1 + e^-x)`, which has a slope at both ends.
+    #[inline(always)]
+    fn sigmoid(self) -> Self {
+        Self::of(1.0) / (Self::of(1.0) + (-self).exp())
+    }
     /// The error function.
     fn erf(self) -> Self;
     /// 1 less the error function, exact where it is small.

@@ -4,7 +4,7 @@
 use super::{dim_index, want_float};
 use crate::autograd::is_grad_enabled;
 use crate::dtype::DType;
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::operator::Autocast;
 use crate::road::Tensors;
@@ -112,6 +112,20 @@ impl LogCumSumExp {
     }
 }
 
+impl LogCumSumExp {
+    /// The gradient of each element, summed over all later outputs: `grad · e^(x - out)` of every pair, for a derivative of it.
+    /// Between stands a matrix for each row.
+    fn by_pairs(&self, grad: &Tensor, x: &Tensor, out: &Tensor) -> Result<Tensor> {
+        let (dim, size) = (self.dim as isize, x.shape()[self.dim]);
+        let rows = |x: &Tensor| x.transpose(dim, -1);
+        let shares = rows(x)?.unsqueeze(-1)?.sub(&rows(out)?.unsqueeze(-2)?)?;
+        let place = Tensor::arange(size, x.device())?;
+        let earlier = place.unsqueeze(0)?.lt(&place.unsqueeze(1)?)?;
+        let shares = shares.masked_fill(&earlier, f64::NEG_INFINITY)?.exp()?;
+        shares.mul(&rows(grad)?.unsqueeze(-2)?)?.sum_dims(&[-1])?.transpose(dim, -1)
+    }
+}
+
 impl Function for LogCumSumExp {
     fn name(&self) -> &'static str {
         "logcumsumexp"
@@ -128,10 +142,14 @@ impl Function for LogCumSumExp {
         Ok(vec![out].into())
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(vec![None].into()) };
         if is_grad_enabled() {
-            return Err(Error::autograd("logcumsumexp", "its derivative has no derivative"));
+            return Ok(vec![Some(self.by_pairs(grad, &at.saved(0)?, &at.saved(1)?)?)].into());
         }
         let (x, out, dim) = (at.saved(0)?, at.saved(1)?, [self.dim as isize]);
         // The sum over all later places of grad · e^(x - out), in logarithms, of positive and of negative gradients.

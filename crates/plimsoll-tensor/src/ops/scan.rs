@@ -148,6 +148,10 @@ impl Operator for CumProd {
         Saves::input(0).and(Saves::output(0))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     /// `grad[k] = out[k - 1] · s[k]` with `s[k] = g[k] + x[k + 1] · s[k + 1]`: without a division, so exact where
     /// elements are zero.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {

@@ -9,6 +9,7 @@ use super::gather::fits;
 use super::indices::{self, by_index, want_index};
 use super::scattered::Form;
 use super::{dim_index, elementwise, want_dtype, want_number};
+use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::number::{Number, by_number};
 use crate::cpu::kernels::strided::copy_strided;
@@ -135,14 +136,18 @@ impl Operator for ScatterFold {
         Saves::input(0).and(Saves::input(1)).and(Saves::input(2)).and(Saves::output(0))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
-        let (x, index, src, out) =
-            (at.input(0)?.detach(), at.input(1)?, at.input(2)?.detach(), at.output(0)?.detach());
+        let (x, index, src, out) = (at.input(0)?, at.input(1)?, at.input(2)?, at.output(0)?);
         let dim = self.dim as isize;
         if self.fold == Fold::Product {
             return self.of_product(at, grad, [&x, &index, &src, &out]);
         }
+        let [x, src, out] = [x, src, out].map(|x| x.detach());
         let of_x = x.eq(&out)?.to_dtype(grad.dtype())?;
         let of_src = src.eq(&out.gather(dim, &index)?)?.to_dtype(grad.dtype())?;
         let shares = of_x.scatter_add(dim, &index, &of_src)?;
@@ -159,7 +164,8 @@ impl Operator for ScatterFold {
 }
 
 impl ScatterFold {
-    /// The gradients of factors: the product over each. Where one factor is 0, its own is the product of the others.
+    /// The gradients of factors: the product over each. Where one factor is 0, its own is the product of the others. Where more
+    /// are, all are 0, but not their derivatives: that is an error, as in PyTorch.
     fn of_product(
         &self,
         at: &Backward<'_>,
@@ -169,14 +175,22 @@ impl ScatterFold {
         let dim = self.dim as isize;
         let product = |x: &Tensor, src: &Tensor| call_one(*self, &[x, index, src]);
         let to_x = || {
-            let masked = x.masked_fill(&x.eq_scalar(0.0)?, 1.0)?;
+            let masked = x.masked_fill(&x.detach().eq_scalar(0.0)?, 1.0)?;
             let to_x = grad.mul(&product(&masked, src)?)?.div(&masked)?;
             if self.include_self { Ok(to_x) } else { to_x.scatter_value(dim, index, 0.0) }
         };
         let to_src = || {
-            let zero = src.eq_scalar(0.0)?;
+            let zero = src.detach().eq_scalar(0.0)?;
             let zeros = x.zeros_like()?.detach().scatter_add(dim, index, &zero.to_dtype(src.dtype())?)?;
             let zeros = zeros.gather(dim, index)?;
+            if is_grad_enabled()
+                && src.device().has_values()
+                && zeros.gt_scalar(1.0)?.any()?.item::<bool>()?
+            {
+                let message =
+                    "a product has no second derivative here where more than one factor of a place is 0";
+                return Err(Error::autograd(NAME, message));
+            }
             let single = zero.logical_and(&zeros.eq_scalar(1.0)?)?;
             let others = product(x, &src.masked_fill(&single, 1.0)?)?;
             let of_single = grad.mul(&others)?.gather(dim, index)?;

@@ -75,6 +75,10 @@ impl Operator for Softmax {
         Saves::output(0)
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None]) };
         let y = at.output(0)?;

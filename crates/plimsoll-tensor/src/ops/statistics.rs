@@ -25,7 +25,7 @@ impl Function for Between {
         Ok(smallvec![ins[0].maximum(ins[1])?.minimum(ins[2])?])
     }
 
-    /// As PyTorch's, which has no share for limits that are not numbers, and none for a lower limit above the higher.
+    /// As PyTorch 2.11's: at a limit all of the gradient is the element's, and a lower limit above the higher has none.
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
         let saved = [at.saved(0)?, at.saved(1)?, at.saved(2)?];
@@ -41,22 +41,12 @@ impl Function for Between {
 
 /// What of the gradient goes to `x` (side 0), to its lower limit `a` (1) or to its higher limit `b` (2).
 fn share<R: Real>(side: usize, g: R, x: R, a: R, b: R) -> R {
-    let (zero, half) = (R::of(0.0), g * R::of(0.5));
+    let zero = R::of(0.0);
+    let crossed = b.at_most(a, b.equals(a, zero, g), zero);
     match side {
-        0 => {
-            let at_low = a.at_most(b, a.equals(b, g, half), b.equals(b, zero, g));
-            let above = b.at_most(x, b.equals(x, a.at_most(b, half, g), zero), g);
-            x.at_most(a, x.equals(a, at_low, zero), above)
-        }
-        1 => {
-            let at_low = x.equals(a, a.equals(b, zero, half), g);
-            a.at_most(b, x.at_most(a, at_low, zero), zero)
-        }
-        _ => {
-            let at_high = b.equals(x, a.equals(b, zero, half), g);
-            let crossed = a.equals(a, b.equals(b, g, zero), zero);
-            a.at_most(b, b.at_most(x, at_high, zero), crossed)
-        }
+        0 => a.at_most(x, x.at_most(b, g, zero), zero),
+        1 => a.at_most(b, a.equals(b, zero, x.at_most(a, x.equals(a, zero, g), zero)), zero),
+        _ => b.at_most(x, b.equals(x, crossed, g), crossed),
     }
 }
 

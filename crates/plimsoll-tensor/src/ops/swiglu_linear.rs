@@ -34,6 +34,10 @@ impl Function for SwigluLinear {
         Ok(smallvec![ins[0].swiglu(ins[1])?.linear(ins[2], None)?])
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let Some(gradient) = at.grad(0) else { return Ok(smallvec![None; 3]) };
         let recorded = is_grad_enabled();

@@ -3,7 +3,7 @@
 //! Both write what they make onto a tape of the thread, so that a value is a number and can be copied, as
 //! [`Real`] asks.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 use super::real::Real;
@@ -11,6 +11,8 @@ use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
 thread_local! {
+    /// The place of the first input of the expression that is traced.
+    static FIRST: Cell<usize> = const { Cell::new(0) };
     static TENSORS: RefCell<Vec<Result<Tensor>>> = const { RefCell::new(Vec::new()) };
     static TEXTS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
@@ -29,6 +31,7 @@ impl Traced {
         expression: impl FnOnce([Traced; N]) -> Traced,
     ) -> Result<Tensor> {
         let start = TENSORS.with_borrow(Vec::len);
+        let before = FIRST.replace(start);
         let inputs = inputs.map(|tensor| Traced::push(Ok(tensor.clone())));
         let result = match expression(inputs) {
             Traced::Tensor(at) => Traced::take(at),
@@ -41,6 +44,7 @@ impl Traced {
         // What was made on the way is dropped outside the borrow: a drop may free memory.
         let made = TENSORS.with_borrow_mut(|tape| tape.split_off(start));
         drop(made);
+        FIRST.set(before);
         result
     }
 
@@ -60,6 +64,27 @@ impl Traced {
                 Err(Error::autograd("backward", "an earlier part of the derivative failed")),
             ),
         })
+    }
+
+    /// `then` where this condition holds.
+    fn choose(self, then: Traced, otherwise: Traced) -> Traced {
+        let at = match self {
+            Traced::Constant(holds) => return if holds == 0.0 { otherwise } else { then },
+            Traced::Tensor(at) => at,
+        };
+        // A number alone is of the type of what it stands beside, or of the first input's.
+        let chosen = Traced::take(at).and_then(|mask| {
+            let of = match (then, otherwise) {
+                (Traced::Tensor(at), _) | (_, Traced::Tensor(at)) => Traced::take(at)?.dtype(),
+                _ => Traced::take(FIRST.get())?.dtype(),
+            };
+            let tensor = |x: Traced| match x {
+                Traced::Tensor(at) => Traced::take(at),
+                Traced::Constant(value) => Tensor::full(&[], value, of, mask.device()),
+            };
+            mask.where_cond(&tensor(then)?, &tensor(otherwise)?)
+        });
+        Traced::push(chosen)
     }
 
     fn unary(self, f: impl FnOnce(&Tensor) -> Result<Tensor>, of: impl FnOnce(f64) -> f64) -> Traced {
@@ -151,6 +176,9 @@ impl Real for Traced {
     fn tanh(self) -> Traced {
         self.unary(Tensor::tanh, f64::tanh)
     }
+    fn sigmoid(self) -> Traced {
+        self.unary(Tensor::sigmoid, |x| 1.0 / (1.0 + (-x).exp()))
+    }
     fn erf(self) -> Traced {
         self.unary(Tensor::erf, libm::erf)
     }
@@ -186,14 +214,20 @@ impl Real for Traced {
     fn modulo(self, divisor: Traced) -> Traced {
         self - (self / divisor).trunc() * divisor
     }
-    /// By a mask of zeros and ones, through which no gradient flows.
+    /// By a mask, through which no gradient flows: nothing of what is not taken counts.
     fn at_most(self, limit: Traced, then: Traced, otherwise: Traced) -> Traced {
-        let mask = (self - limit).unary(Tensor::not_positive, |x| f64::from(u8::from(x <= 0.0)));
-        mask * then + (Traced::Constant(1.0) - mask) * otherwise
+        let below = |a: &Tensor, b: f64| a.detach().le_scalar(b);
+        let above = |a: f64, b: &Tensor| b.detach().ge_scalar(a);
+        let both = |a: &Tensor, b: &Tensor| a.detach().le(&b.detach());
+        let holds = self.binary(limit, both, below, above, |a, b| f64::from(u8::from(a <= b)));
+        holds.choose(then, otherwise)
     }
-    /// As [`Real::at_most`], both ways.
     fn equals(self, other: Traced, then: Traced, otherwise: Traced) -> Traced {
-        self.at_most(other, other.at_most(self, then, otherwise), otherwise)
+        let left = |a: &Tensor, b: f64| a.detach().eq_scalar(b);
+        let right = |a: f64, b: &Tensor| b.detach().eq_scalar(a);
+        let both = |a: &Tensor, b: &Tensor| a.detach().eq(&b.detach());
+        let holds = self.binary(other, both, left, right, |a, b| f64::from(u8::from(a == b)));
+        holds.choose(then, otherwise)
     }
 }
 

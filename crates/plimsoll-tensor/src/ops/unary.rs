@@ -12,9 +12,9 @@ use smallvec::smallvec;
 use super::elementwise::{self, Laid};
 use super::real::Real;
 use super::real::Whole;
-use super::traced::{Text, Traced};
+use super::slope::{self, Expression};
+use super::traced::Text;
 use super::want_float;
-use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::convert::AnyOperand;
 use crate::cpu::kernels::elementwise::{self as kernels, map, zip};
 use crate::cuda::{self, CudaCall};
@@ -224,6 +224,34 @@ impl<F: Row> Operator for UnaryBackward<F> {
         elementwise::equal_shapes(F::BACKWARD, &[g, v])?;
         Ok(smallvec![Output::laid_out(v.layout.dense(), g.dtype)])
     }
+
+    fn saves(&self, wanted: &[bool]) -> Saves {
+        slope::saves(self, wanted, self.read())
+    }
+
+    /// It is linear in the gradient: that of the gradient is itself.
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        slope::backward(self, at, self.read(), |grad| {
+            let read = if F::READS == Reads::Nothing { grad.clone() } else { at.input(1)? };
+            call_one(self.clone(), &[grad, &read])
+        })
+    }
+}
+
+impl<F: Row> UnaryBackward<F> {
+    /// Which of its inputs are more than stand-ins, beside the gradient.
+    fn read(&self) -> &'static [usize] {
+        if F::READS == Reads::Nothing { &[] } else { &[1] }
+    }
+}
+
+impl<F: Row> Expression for UnaryBackward<F> {
+    const NAME: &'static str = F::BACKWARD;
+
+    #[inline(always)]
+    fn of<R: Real>(&self, [g, v, _]: [R; 3]) -> R {
+        self.0.gradient(g, v)
+    }
 }
 
 /// `() -> y`, where every element becomes a function of itself. The input is `y`.
@@ -377,9 +405,6 @@ pub(crate) use unary;
 
 /// The gradient of a row's input from that of its output, and its input; for ReLU its output will do.
 pub(crate) fn gradient<F: Row>(row: F, grad: &Tensor, read: &Tensor) -> Result<Tensor> {
-    if is_grad_enabled() {
-        return Traced::evaluate([grad, read], |[g, v]| row.gradient(g, v));
-    }
     call_one(UnaryBackward(row), &[grad, read])
 }
 

@@ -6,8 +6,10 @@
 //! function `cases`; [`OPERATORS`](crate::OPERATORS) lists them all.
 
 mod comparison;
+mod recorded;
 
 pub use comparison::{Comparison, compare_cases};
+pub use recorded::{check_recorded, check_second};
 
 use crate::autograd::{BackwardOptions, no_grad};
 use crate::cpu::CpuConfig;

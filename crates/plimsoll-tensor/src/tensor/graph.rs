@@ -83,6 +83,19 @@ pub(crate) trait Derivative: Send + Sync {
     /// depends on that output). `wanted` says for each input whether its gradient is asked for.
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads>;
 
+    /// The same from these tensors in place of those that it saved, and by operations on tensors, which are recorded: for the
+    /// derivative of a derivative that a kernel computed (`second.rs`).
+    fn in_operations(
+        &self,
+        node: &Arc<Node>,
+        saved: &[Tensor],
+        grads: &[Option<Tensor>],
+        wanted: &[bool],
+    ) -> Result<Grads> {
+        let _ = saved;
+        self.backward(node, grads, wanted)
+    }
+
     /// The input whose gradient is the sum of the rows of the output's gradient, as a bias's is.
     fn bias(&self) -> Option<usize> {
         None

@@ -129,6 +129,16 @@ impl<T: Send + Sync> Derivative for Holding<T> {
         self.derivative.backward(node, grads, wanted)
     }
 
+    fn in_operations(
+        &self,
+        node: &Arc<Node>,
+        saved: &[Tensor],
+        grads: &[Option<Tensor>],
+        wanted: &[bool],
+    ) -> Result<Grads> {
+        self.derivative.in_operations(node, saved, grads, wanted)
+    }
+
     fn bias(&self) -> Option<usize> {
         self.derivative.bias()
     }

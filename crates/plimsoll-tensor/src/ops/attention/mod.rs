@@ -118,6 +118,10 @@ impl Operator for Attention {
         inputs.and(Saves::output(0)).and(Saves::output(1))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     /// The log-sum-exp is the kernel's by-product: no gradient comes in through it.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };

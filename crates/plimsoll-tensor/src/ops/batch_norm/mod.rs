@@ -154,6 +154,10 @@ impl Operator for BatchNorm {
         self.scale(wanted.len()).filter(reads).fold(saves, |all, i| all.and(Saves::input(i)))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     /// Statistics are the kernel's by-products: no gradient comes in through them, and given ones have none.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };

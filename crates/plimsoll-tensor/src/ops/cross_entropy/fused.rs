@@ -165,11 +165,15 @@ impl Operator for LinearCrossEntropy {
         (1..=self.gradients()).fold(Saves::NOTHING, |all, i| all.and(Saves::output(i)))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
         if is_grad_enabled() {
-            let message = "its gradients were computed in the forward pass and have no derivative themselves: use `linear` \
-                           and `cross_entropy` under `create_graph`";
+            let message = "it has no second derivative: its gradients were computed in the forward pass; use `linear` and \
+                           `cross_entropy` instead";
             return Err(Error::autograd(FUSED, message));
         }
         let mut results: Grads = smallvec![None; at.inputs()];

@@ -132,6 +132,10 @@ impl Operator for CrossEntropy {
         (1..4).fold(inputs, |all, i| all.and(Saves::output(i)))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let Some(grad) = at.grad(0) else { return Ok(smallvec![None; at.inputs()]) };
         if is_grad_enabled() || at.wants(1) {

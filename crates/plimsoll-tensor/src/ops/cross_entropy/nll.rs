@@ -105,6 +105,10 @@ impl Operator for Likelihood {
         target.and(Saves::input(2).only_if(wanted.len() > 2))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let mut results: Grads = smallvec![None; at.inputs()];
         let Some(grad) = at.grad(0).filter(|_| at.wants(0)) else { return Ok(results) };

@@ -98,6 +98,10 @@ impl Function for Layer {
         Ok(results)
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let count = self.inputs();
         if (0..=self.states()).all(|i| at.grad(i).is_none()) {

@@ -128,6 +128,10 @@ impl Operator for RowNorm {
         row.and(Saves::input(weight).only_if(wanted.len() > weight && operand))
     }
 
+    fn has_gradient_kernel(&self) -> bool {
+        true
+    }
+
     /// What is kept of each row is the kernel's by-product: no gradient comes in through it.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let mut results: Grads = smallvec![None; at.inputs()];
