@@ -8,6 +8,7 @@
 MOST_FLOATS = 1024  # elements, of a floating-point result
 # With zeros for what is unknown, these give a value that the result may have.
 BOUNDED = set("clamp clamp.Tensor clamp_min clamp_min.Tensor maximum add.Tensor where.self clamp_ clamp_min_".split())
+OF_INTEGERS = ("aten::add", "aten::where")  # sums and choices of numbers with a fraction decide no size
 RANDOM = "random_.from randperm.generator_out"
 BY_INDEX = ("aten::index_put_", "aten::_index_put_impl_")
 BY_MASK = BY_INDEX + ("aten::masked_fill_", "aten::index_fill_")
@@ -19,9 +20,10 @@ def is_bounded(operator):
     return (f"{name}.{overload}" if overload not in ("", "default") else name) in BOUNDED
 
 
-def may_bound(tensor):
+def may_bound(operator, tensor):
     # Whether a result of this size and type is worth a bound.
-    return not tensor.is_floating_point() or tensor.numel() <= MOST_FLOATS
+    is_few = tensor.numel() <= MOST_FLOATS and operator._schema.name not in OF_INTEGERS
+    return is_few or not tensor.is_floating_point()
 
 
 def with_zeros(known, args, kwargs):
@@ -39,7 +41,7 @@ def with_zeros(known, args, kwargs):
 
 def of_result(known, operator, args, kwargs, result):
     # Gives a result of unknown inputs the values that it has if they are zero, unless those are zero, too.
-    if not isinstance(result, known.torch.Tensor) or not may_bound(result) or not known.is_small(result):
+    if not isinstance(result, known.torch.Tensor) or not may_bound(operator, result) or not known.is_small(result):
         return
     args, kwargs = with_zeros(known, args, kwargs)
     value = known.run_on_host(operator, args, kwargs)
@@ -53,7 +55,7 @@ def of_change(known, operator, args, kwargs):
     torch, tensor, name = known.torch, args[0], operator._schema.name
     before = known.shadow(tensor)
     if before is None:
-        if not is_bounded(operator) or not may_bound(tensor):
+        if not is_bounded(operator) or not may_bound(operator, tensor):
             return None
         args, kwargs = with_zeros(known, args, kwargs)
         value = known.run_on_host(operator, args, kwargs)
@@ -61,7 +63,7 @@ def of_change(known, operator, args, kwargs):
     unsure = known.unsure(tensor)
     unsure = torch.zeros(tensor.size(), dtype=torch.bool, device="cpu") if unsure is None else unsure.clone()
     if name == "aten::copy_":
-        return torch.zeros_like(before), True
+        return None if tensor.is_floating_point() else (torch.zeros_like(before), True)
     if name in BY_INDEX and not (len(args) > 3 and args[3]):
         places = known.on_host((args[1],), {})
         if places is not None and not places[4]:

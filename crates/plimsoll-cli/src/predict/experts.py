@@ -24,7 +24,7 @@ def choosing(known, operator, call):
     def choose(args, kwargs, result):
         tensor, dim = args[0], -1 if name == "multinomial" else argument(operator, "dim", args, kwargs)
         indices = result[1] if has_values else result
-        if known.shadows and known.shadow(tensor) is not None:
+        if known.shadows and known.shadow(tensor) is not None and known.unsure(tensor) is None:
             known.follow(operator, args, kwargs, result, None, False)
         elif dim is not None and is_choice(tensor, dim, is_single) and known.is_small(indices):
             known.keep(indices, shares(known.torch, indices, tensor.size(dim), dim, is_single), even=True)
