@@ -223,7 +223,28 @@ mod tests {
     use plimsoll_alloc::{Addr, StreamId};
 
     use super::*;
-    use crate::snapshot::{Action, Event};
+    use crate::explain::Purposes;
+    use crate::snapshot::{Action, Event, LifeIndex};
+
+    #[test]
+    fn what_an_inference_holds_throughout_is_its_weights() {
+        let event = |action, addr, bytes| Event::new(action, Addr(addr), bytes, StreamId(0));
+        let trace = vec![
+            event(Action::Alloc, 0x1000, 512),
+            event(Action::FreeRequested, 0x1000, 512),
+            event(Action::FreeCompleted, 0x1000, 512),
+            event(Action::FreeRequested, 0x9000, 4096),
+            event(Action::FreeCompleted, 0x9000, 4096),
+        ];
+        let snapshot = Snapshot { traces: vec![trace], ..Snapshot::default() };
+        let (timeline, origins) = (Timeline::of(&snapshot, 0), Origins::of(&snapshot));
+        let passes = Passes::of(&snapshot, snapshot.trace(0), &origins);
+        let purposes = Purposes::of(&snapshot, &timeline, &origins, &passes, true);
+        let weights = LifeIndex::new(0).expect("an index");
+        assert_eq!(timeline.lives[0].born, None);
+        let expected = Purpose { category: Some(Category::Parameter), why: Why::HeldThroughout };
+        assert_eq!(purposes.get(weights), expected);
+    }
 
     #[test]
     fn a_block_spans_a_pass_only_with_the_same_size_and_on_both_sides() {

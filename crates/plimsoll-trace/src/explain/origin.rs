@@ -281,7 +281,7 @@ fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
             Mark::Label
         } else if !is_library(file) {
             Mark::User
-        } else if is_package(file) && loads_weights(name) {
+        } else if is_package(file) && loads_weights(file, name) {
             Mark::Library(Activity::Building)
         } else if is_package(file) {
             Mark::Package
@@ -328,8 +328,12 @@ fn derives(snapshot: &Snapshot, frame: &Frame) -> bool {
     matches!(snapshot.texts.get(frame.name), "backward" | "vjp")
 }
 
-/// Whether a function of a package loads a model's weights, by its name: transformers, diffusers, accelerate, peft.
-fn loads_weights(name: &str) -> bool {
+/// Whether a function of a package loads a model's weights (transformers, diffusers, accelerate, peft) or lays them out anew in
+/// flat buffers (ZeRO of DeepSpeed).
+fn loads_weights(file: &str, name: &str) -> bool {
+    if name == "__init__" && file.replace('\\', "/").contains("/deepspeed/runtime/") {
+        return true;
+    }
     matches!(
         name,
         "from_pretrained" | "load_checkpoint_in_model" | "load_checkpoint_and_dispatch" | "from_single_file"

@@ -83,6 +83,7 @@ fn what_makes_loads_or_copies_weights_builds_and_reducers_make_buckets() {
         ("/x/site-packages/torch/nn/modules/rnn.py", "flatten_parameters"),
         ("/x/site-packages/torch/nn/parameter.py", "__deepcopy__"),
         ("/x/site-packages/transformers/modeling_utils.py", "from_pretrained"),
+        ("/x/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", "__init__"),
         ("/x/site-packages/torch/distributed/optim/zero_redundancy_optimizer.py", "_build_param_buckets"),
     ];
     for frame in building {
