@@ -142,13 +142,18 @@ impl Derivative for Again {
                 _ => Tensor::from_data(data),
             });
         }
-        through(&ins, |i| wanted[i], grads, |ins| {
-            let (saved, came_in) = ins.split_at(self.saved);
-            let mut came_in = came_in.iter().cloned();
-            let first: SmallVec<[Option<Tensor>; 4]> =
-                self.has_grad.iter().map(|has| if *has { came_in.next() } else { None }).collect();
-            self.derivative.in_operations(&self.of, saved, &first, &self.wanted)
-        })
+        through(
+            &ins,
+            |i| wanted[i],
+            grads,
+            |ins| {
+                let (saved, came_in) = ins.split_at(self.saved);
+                let mut came_in = came_in.iter().cloned();
+                let first: SmallVec<[Option<Tensor>; 4]> =
+                    self.has_grad.iter().map(|has| if *has { came_in.next() } else { None }).collect();
+                self.derivative.in_operations(&self.of, saved, &first, &self.wanted)
+            },
+        )
     }
 }
 
