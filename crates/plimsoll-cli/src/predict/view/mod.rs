@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `supervise.rs` | the supervisor, and how a run ends |
 //! | `overlay.rs` | an overlay on each writable folder, in a mount namespace |
+//! | `namespace.rs` | the mount namespace, and what an overlay is made of |
 //! | `places.rs` | which folders those are, from the table of mounts |
 //! | `redirect.rs` | the same by a library that is loaded into the program, where there is no overlay |
 //! | `caches.rs` | caches of downloads and compilers, in which new files stay |
@@ -14,6 +15,7 @@
 //! | `view.py` | the same view for each fork that serves a trial of `plan` |
 
 mod caches;
+mod namespace;
 mod overlay;
 mod places;
 mod redirect;

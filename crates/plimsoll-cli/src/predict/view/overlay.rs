@@ -9,26 +9,27 @@
 //! RUN/view/lower/N     a folder as it is on the disk, read-only
 //! RUN/view/N/upper     what the program has in place of it
 //! RUN/cache/N/upper    the same, of a cache
+//! RUN/view/root        with CAP_SYS_ADMIN, the new root: an overlay of the old one, with the others below it
 //! RUN/view.json        all of these, for the forks that serve trials of `plan`
 //! ```
 
 use std::fmt::Display;
-use std::fs::{self, File};
-use std::io::ErrorKind;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+use std::fs;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, CWD, Mode, OFlags, XattrFlags, access, open, setxattr, statvfs};
 use rustix::mount::{
-    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, mount, mount_bind, mount_change,
-    mount_remount, move_mount, open_tree,
+    MountFlags, MountPropagationFlags, MoveMountFlags, OpenTreeFlags, UnmountFlags, mount, mount_bind,
+    mount_change, move_mount, open_tree, unmount,
 };
-use rustix::process::{getgid, getuid};
-use rustix::thread::UnshareFlags;
+use rustix::process::pivot_root;
 use serde_json::json;
 
 use super::Spec;
+use super::namespace::{
+    because, can_be_upper, foreign_folders, holder, is_below, like, path, scratch, seal, tree_flags, unshare,
+};
 use super::places::{Mount, Places};
 use super::written::{Layer, Written};
 
@@ -81,24 +82,41 @@ impl Overlay {
         );
         places.overlays.sort();
         places.overlays.dedup();
+        // The overlay of the root comes last: it needs a root of its own.
+        let has_root = is_privileged && places.read_only.iter().any(|mount| mount.point == Path::new("/"));
+        for folder in own.iter().filter(|folder| access(*folder, Access::WRITE_OK).is_ok()) {
+            let is_in_root =
+                has_root && holder(folder, &mounts).is_some_and(|mount| mount.point == Path::new("/"));
+            if !is_below(folder, &places.overlays) && !is_in_root {
+                return Err(format!("{}: other file systems are mounted below it", folder.display()));
+            }
+        }
         let mut overlay = Overlay { folder, covers: Vec::new(), caches: spec.caches.clone(), disk: None };
         for (number, place) in places.overlays.iter().enumerate() {
             overlay.prepare(number, place, spec, &mounts, is_privileged, &own)?;
+        }
+        if has_root {
+            overlay.prepare(places.overlays.len(), Path::new("/"), spec, &mounts, is_privileged, &own)?;
         }
         let session = open_tree(CWD, &spec.session, tree_flags() | OpenTreeFlags::AT_RECURSIVE)
             .map_err(because("the folder of this session"))?;
         // All before the first overlay, which may hide them.
         let opened: Result<Vec<[OwnedFd; 3]>, String> = overlay.covers.iter().map(Cover::open).collect();
-        for (cover, folders) in overlay.covers.iter().zip(opened?) {
+        let mut opened = opened?;
+        let root = if has_root { opened.pop() } else { None };
+        for (cover, folders) in overlay.covers.iter().zip(&opened) {
             cover
-                .mount(&folders, is_privileged)
+                .mount(&cover.place, folders, is_privileged)
                 .map_err(|why| format!("an overlay on {}: {why}", cover.place.display()))?;
         }
-        for mount in &places.read_only {
+        for mount in places.read_only.iter().filter(|mount| !has_root || mount.point != Path::new("/")) {
             seal(&mount.point, &mount.options)?;
         }
         move_mount(&session, "", CWD, &spec.session, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
             .map_err(because("the folder of this session"))?;
+        if let Some((cover, folders)) = overlay.covers.last().zip(root) {
+            overlay.enter_root(cover, &folders)?;
+        }
         std::env::set_current_dir(&here).map_err(because("the current folder"))?;
         overlay.describe(spec, is_privileged)?;
         Ok(overlay)
@@ -122,9 +140,7 @@ impl Overlay {
         let lower = self.folder.join("lower").join(number.to_string());
         fs::create_dir_all(&lower).map_err(|why| failed(&why))?;
         mount_bind(place, &lower).map_err(|why| failed(&why))?;
-        let options = mounts.iter().filter(|mount| place.starts_with(&mount.point));
-        let options = options.max_by_key(|mount| mount.point.as_os_str().len());
-        seal(&lower, options.map_or(&[][..], |mount| &mount.options))?;
+        seal(&lower, holder(place, mounts).map_or(&[][..], |mount| &mount.options))?;
         let is_cache = spec.caches.iter().any(|cache| cache == place);
         let within = match () {
             () if is_cache && can_be_upper(&spec.run) => {
@@ -156,10 +172,42 @@ impl Overlay {
         Ok(())
     }
 
+    /// Makes an overlay of the root the root. What is mounted below the old one is below it, too.
+    fn enter_root(&self, cover: &Cover, folders: &[OwnedFd; 3]) -> Result<(), String> {
+        let root = self.folder.join("root");
+        fs::create_dir(&root).map_err(because("a folder"))?;
+        let table = fs::read("/proc/self/mountinfo").map_err(because("/proc/self/mountinfo"))?;
+        let mounts = Mount::all(&table);
+        let is_top = |point: &Path| {
+            let is_inside = |other: &Mount| point != other.point && point.starts_with(&other.point);
+            point != Path::new("/") && !mounts.iter().any(|it| it.point != Path::new("/") && is_inside(it))
+        };
+        let tree = |point: &Path| {
+            open_tree(CWD, point, tree_flags() | OpenTreeFlags::AT_RECURSIVE)
+                .map(|tree| (point.to_path_buf(), tree))
+        };
+        let points = mounts.iter().map(|mount| &*mount.point).filter(|point| is_top(point));
+        let trees: Vec<(PathBuf, OwnedFd)> = points.filter_map(|point| tree(point).ok()).collect();
+        cover.mount(&root, folders, true).map_err(because("an overlay on /"))?;
+        for (point, tree) in trees {
+            let place = root.join(point.strip_prefix("/").unwrap_or(&point));
+            move_mount(&tree, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
+                .map_err(|why| format!("{}: {why}", place.display()))?;
+        }
+        // The old root is on top of the new one until it is unmounted.
+        std::env::set_current_dir(&root).map_err(because("the new root"))?;
+        pivot_root(".", ".").map_err(because("the new root"))?;
+        unmount(".", UnmountFlags::DETACH).map_err(because("the old root"))
+    }
+
     /// Writes the file that a fork reads.
     fn describe(&self, spec: &Spec, is_privileged: bool) -> Result<(), String> {
-        let covers =
-            self.covers.iter().map(|it| json!({ "place": it.place, "lower": it.lower, "upper": it.upper }));
+        // A fork has the root of the process that it is made from.
+        let covers = self
+            .covers
+            .iter()
+            .filter(|it| it.place != Path::new("/"))
+            .map(|it| json!({ "place": it.place, "lower": it.lower, "upper": it.upper }));
         let view = json!({
             "privileged": is_privileged,
             "session": spec.session,
@@ -203,7 +251,12 @@ impl Cover {
         Ok([opened(&self.lower)?, opened(&self.upper)?, opened(&self.work)?])
     }
 
-    fn mount(&self, [lower, upper, work]: &[OwnedFd; 3], is_privileged: bool) -> Result<(), String> {
+    fn mount(
+        &self,
+        place: &Path,
+        [lower, upper, work]: &[OwnedFd; 3],
+        is_privileged: bool,
+    ) -> Result<(), String> {
         let folders = format!("lowerdir={},upperdir={},workdir={}", path(lower), path(upper), path(work));
         // Without `redirect_dir` a folder of the disk cannot be renamed; a user namespace has none (`view.py`).
         let options = if is_privileged {
@@ -213,114 +266,6 @@ impl Cover {
         };
         let options = std::ffi::CString::new(options).map_err(|why| why.to_string())?;
         let flags = MountFlags::NODEV | MountFlags::NOSUID;
-        mount("overlay", &self.place, "overlay", flags, options.as_c_str()).map_err(|why| why.to_string())
+        mount("overlay", place, "overlay", flags, options.as_c_str()).map_err(|why| why.to_string())
     }
-}
-
-/// A mount namespace; whether it is one without a user namespace.
-fn unshare() -> Result<bool, String> {
-    #[allow(
-        deprecated,
-        reason = "its successor is unsafe because of threads that share the descriptors: this process has one thread"
-    )]
-    let unshare = rustix::thread::unshare;
-    if unshare(UnshareFlags::NEWNS).is_ok() {
-        return Ok(true);
-    }
-    let (user, group) = (getuid(), getgid());
-    unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS).map_err(because("a user namespace"))?;
-    let write = |name: &str, text: String| {
-        fs::write(format!("/proc/self/{name}"), text)
-            .map_err(|why| format!("a user namespace: {name}: {why}"))
-    };
-    write("setgroups", "deny".to_owned())?;
-    write("uid_map", format!("{0} {0} 1", user.as_raw()))?;
-    write("gid_map", format!("{0} {0} 1", group.as_raw()))?;
-    Ok(false)
-}
-
-fn scratch(folder: &Path, options: &str) -> Result<(), String> {
-    let options = std::ffi::CString::new(options).map_err(|why| why.to_string())?;
-    let flags = MountFlags::NODEV | MountFlags::NOSUID;
-    mount("plimsoll", folder, "tmpfs", flags, options.as_c_str()).map_err(because("a file system in memory"))
-}
-
-/// Makes a mount read-only; its other options stay, as a user namespace demands.
-fn seal(point: &Path, options: &[String]) -> Result<(), String> {
-    let known = [
-        ("nosuid", MountFlags::NOSUID),
-        ("nodev", MountFlags::NODEV),
-        ("noexec", MountFlags::NOEXEC),
-        ("noatime", MountFlags::NOATIME),
-        ("nodiratime", MountFlags::NODIRATIME),
-        ("relatime", MountFlags::RELATIME),
-    ];
-    let flags = known.into_iter().filter(|(name, _)| options.iter().any(|option| option == name));
-    let flags = flags.fold(MountFlags::BIND | MountFlags::RDONLY, |all, (_, flag)| all | flag);
-    match mount_remount(point, flags, "").map_err(std::io::Error::from) {
-        // What cannot be reached cannot be written to.
-        Err(why)
-            if matches!(
-                why.kind(),
-                ErrorKind::PermissionDenied | ErrorKind::NotFound | ErrorKind::NotConnected
-            ) && fs::metadata(point).is_err() =>
-        {
-            Ok(())
-        }
-        sealed => sealed.map_err(|why| format!("{} cannot be made read-only: {why}", point.display())),
-    }
-}
-
-/// Gives a private folder the permissions of the one that it is laid over.
-fn like(upper: &Path, place: &Path, is_privileged: bool) -> std::io::Result<()> {
-    let original = fs::metadata(place)?;
-    let mut mode = original.permissions().mode() & 0o7777;
-    if is_privileged {
-        chown(upper, Some(original.uid()), Some(original.gid()))?;
-    } else if access(place, Access::WRITE_OK).is_err() {
-        // It belongs to this user here.
-        mode &= !0o222;
-    }
-    fs::set_permissions(upper, fs::Permissions::from_mode(mode))
-}
-
-/// The kernel copies a folder when the first file in it is written, which fails in a user namespace if the folder belongs to another user.
-/// On the way to the program's folders these copies are made here.
-fn foreign_folders(upper: &Path, place: &Path, own: &Path) {
-    let within = own.strip_prefix(place).unwrap_or(own);
-    let mut made = PathBuf::new();
-    for name in within.components() {
-        made.push(name);
-        let (ours, original) = (upper.join(&made), place.join(&made));
-        let is_foreign = fs::metadata(&original).is_ok_and(|it| it.uid() != getuid().as_raw());
-        // The parent may be the user's own: then the kernel can copy it.
-        let is_made = ours.parent().is_some_and(Path::is_dir);
-        if is_foreign && is_made && fs::create_dir(&ours).is_ok() {
-            let _as_it_is = like(&ours, &original, false);
-        }
-    }
-}
-
-/// Whether a folder of the disk can hold an overlay's private files.
-fn can_be_upper(folder: &Path) -> bool {
-    let Ok(file) = File::open(folder) else { return false };
-    // Overlays and network file systems cannot; they are no places for the renames with which files are removed.
-    const CANNOT: [i64; 6] = [0x794c_7630, 0x6969, 0x6573_5546, 0xff53_4d42, 0x517b, 0x0102_1997];
-    rustix::fs::fstatfs(file.as_fd()).is_ok_and(|it| !CANNOT.contains(&i64::from(it.f_type)))
-}
-
-fn is_below(path: &Path, folders: &[PathBuf]) -> bool {
-    folders.iter().any(|folder| path.starts_with(folder))
-}
-
-fn tree_flags() -> OpenTreeFlags {
-    OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC
-}
-
-fn path(descriptor: &OwnedFd) -> String {
-    format!("/proc/self/fd/{}", descriptor.as_raw_fd())
-}
-
-fn because<E: Display>(what: &str) -> impl Fn(E) -> String {
-    move |why| format!("{what}: {why}")
 }
