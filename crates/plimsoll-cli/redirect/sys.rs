@@ -106,6 +106,7 @@ mod by_machine {
     pub(crate) const REFUSED: [u32; 7] = [5, 6, 14, 15, 53, 54, 452];
 }
 pub(crate) use by_machine::*;
+pub(crate) const OPENAT2: i64 = 437;
 pub(crate) const LANDLOCK_CREATE: i64 = 444;
 pub(crate) const LANDLOCK_ADD: i64 = 445;
 pub(crate) const LANDLOCK_RESTRICT: i64 = 446;
@@ -214,6 +215,25 @@ pub(crate) fn exists(path: &[u8]) -> bool {
 pub(crate) fn open(path: &[u8], flags: c_int, mode: u32) -> Result<c_int> {
     let path = terminated(path);
     call!(OPENAT, AT_FDCWD, path.as_ptr(), flags | O_CLOEXEC, mode).map(|fd| fd as c_int)
+}
+
+/// Whether a path of the disk has no links in it; `None` if that cannot be said.
+pub(crate) fn has_no_links(path: &[u8], follows: bool) -> Option<bool> {
+    const PATH: c_int = 0o10000000;
+    const NO_LINKS: u64 = 0x6;
+    let flags = PATH | O_CLOEXEC | if follows { 0 } else { O_NOFOLLOW };
+    let how = [flags as u64, 0, NO_LINKS];
+    let path = terminated(path);
+    match call!(OPENAT2, AT_FDCWD, path.as_ptr(), how.as_ptr(), 24) {
+        Ok(fd) => {
+            close(fd as c_int);
+            Some(true)
+        }
+        // The parts before the one that is missing are no links.
+        Err(ENOENT) => Some(true),
+        Err(ELOOP) => Some(false),
+        Err(_) => None,
+    }
 }
 
 pub(crate) fn close(fd: c_int) {

@@ -121,10 +121,41 @@ impl Tree {
         path.filter(|path| path.first() == Some(&b'/')).map(|path| self.seen(path))
     }
 
+    /// Whether a path has no links, by fewer calls than it takes to follow them: below a folder in which the program has changed nothing.
+    fn is_plain(&self, path: &[u8], follows: bool) -> bool {
+        let is_part = |part: &[u8]| !matches!(part, b"" | b"." | b"..");
+        if path[0] != b'/' || !path[1..].split(|byte| *byte == b'/').all(is_part) || self.is_real(path) {
+            return false;
+        }
+        let mut end = 0;
+        while end < path.len() {
+            end = path[end + 1..]
+                .iter()
+                .position(|byte| *byte == b'/')
+                .map_or(path.len(), |next| end + 1 + next);
+            match Stat::of(&self.own(&path[..end])) {
+                Ok(stat) if stat.is_folder() => {}
+                Ok(_) => return false,
+                Err(_) => {
+                    return !self.has_marks(&path[..end]) && sys::has_no_links(path, follows) == Some(true);
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether the program has removed something at a path, above or below it.
+    fn has_marks(&self, path: &[u8]) -> bool {
+        sys::exists(&self.gone(path)) || self.is_gone(path)
+    }
+
     /// Follows the links of a path; the last part's only if `follows`. `None`: it is not for us.
     pub(crate) fn resolve(&self, folder: c_int, path: &[u8], follows: bool) -> Option<Result<Place>> {
         if path.is_empty() {
             return None;
+        }
+        if self.is_plain(path, follows) {
+            return Some(Ok(Place::Seen(path.to_vec())));
         }
         let mut out = if path[0] == b'/' { Vec::new() } else { self.base(folder)? };
         if out == b"/" {
