@@ -113,9 +113,9 @@ mod tests {
         cubins.put("text", "sm_90", b"\x7fELF code");
         assert!(cubins.get("text", "sm_90").is_some(), "repaired");
         for (place, mode, usual) in [(&path, 0o622, 0o600), (&folder, 0o777, 0o700)] {
-            fs::set_permissions(place, fs::Permissions::from_mode(mode)).unwrap();
+            fs::set_permissions(place, Permissions::from_mode(mode)).unwrap();
             assert_eq!(cubins.get("text", "sm_90"), None, "others can write to {}", place.display());
-            fs::set_permissions(place, fs::Permissions::from_mode(usual)).unwrap();
+            fs::set_permissions(place, Permissions::from_mode(usual)).unwrap();
         }
         fs::remove_dir_all(&folder).unwrap();
     }
