@@ -412,6 +412,20 @@ fn a_child_with_an_empty_environment_ends_with_plimsoll() {
 }
 
 #[test]
+fn a_file_in_the_root_is_seen_by_who_may_write_there() {
+    let folder = Folder::new("isolation-root");
+    fs::create_dir(folder.file("home")).expect("made");
+    let script = "mkdir /plimsoll-new 2>&1 && echo new > /plimsoll-new/x && cat /plimsoll-new/x && pwd";
+    for isolation in ISOLATIONS {
+        let output = predict(isolation, &[], &folder, &["sh", "-c", script]).output().expect("it starts");
+        let said = stderr(&output);
+        let found = said.contains(&format!("\nnew\n{}\n", folder.path()));
+        assert!(found || said.contains("Permission denied"), "{isolation}: {said}");
+        assert!(!Path::new("/plimsoll-new").exists());
+    }
+}
+
+#[test]
 fn a_program_may_write_where_that_is_allowed() {
     let folder = Folder::new("isolation-none");
     let program = env!("CARGO_BIN_EXE_plimsoll");
