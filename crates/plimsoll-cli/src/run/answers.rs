@@ -166,13 +166,15 @@ struct Signals(Vec<(Signal, Arc<AtomicBool>)>);
 
 impl Signals {
     fn hear() -> std::io::Result<Signals> {
+        // Without a terminal Ctrl-C is a signal to this process alone.
+        let is_ours = fs::File::open("/dev/tty").is_err();
         let passed = [
             (SIGTERM, Some(Signal::TERM)),
             (SIGHUP, Some(Signal::HUP)),
             (SIGUSR1, Some(Signal::USR1)),
             (SIGUSR2, Some(Signal::USR2)),
-            (SIGINT, None),
-            (SIGQUIT, None),
+            (SIGINT, is_ours.then_some(Signal::INT)),
+            (SIGQUIT, is_ours.then_some(Signal::QUIT)),
         ];
         let mut heard = Vec::new();
         for (number, passed) in passed {
