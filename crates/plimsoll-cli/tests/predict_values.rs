@@ -429,10 +429,14 @@ fn a_value_changed_through_an_unknown_mask_keeps_its_bounds() {
     assert!(stderr(&assumed).lines().any(|line| line.trim() == "2"), "{}", stderr(&assumed));
 }
 
-/// Appends to a log, by itself and by `logging`, reads it, and replaces a file.
+/// Appends to a log, by itself and by `logging`, reads it, replaces a file, and looks for a host.
 const APPENDS: &str = "
-import logging, os, sys, torch
+import logging, os, socket, sys, torch
 x = torch.ones(3, device='cuda')
+try:
+    socket.create_connection(('plimsoll.invalid', 80), timeout=1)
+except OSError:
+    pass
 with open('log.txt', 'a') as file:
     file.write('two\\n')
 logging.FileHandler('log.txt').emit(logging.makeLogRecord(dict(msg='three')))
@@ -455,6 +459,7 @@ fn a_program_that_appends_to_a_file_finds_what_was_in_it_and_the_file_stays_as_i
     let output = command.current_dir(torch.folder.path()).output().expect("plimsoll runs");
     let report = answer(&output, 0);
     assert!(report["summary"].as_str().is_some_and(|it| it.starts_with("fits")), "{report}");
+    assert_eq!(report["hosts"], serde_json::json!(["plimsoll.invalid"]));
     for (name, text) in [("log.txt", "one\n"), ("results.txt", "old\n")] {
         assert_eq!(fs::read_to_string(torch.folder.file(name)).expect("there"), text, "{name}");
     }

@@ -27,9 +27,9 @@ def sockets(socket):
 
     @functools.wraps(looked_up)
     def getaddrinfo(host, *args, **kwargs):
+        note(host)
         found = looked_up(host, *args, **kwargs)
         addresses.update(it[4][0] for it in found)
-        note(host)
         return found
 
     def connecting(name):
