@@ -258,11 +258,12 @@ impl Tree {
     pub(crate) fn make_room(&self, path: &[u8]) -> Result<()> {
         let parent = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
         let seen = if parent.is_empty() { &b"/"[..] } else { parent };
-        let (layer, stat) = self.find(seen).ok_or(ENOENT)?;
+        let (_, stat) = self.find(seen).ok_or(ENOENT)?;
         if !stat.is_folder() {
             return Err(ENOTDIR);
         }
-        if layer == Layer::Disk {
+        // The copy in the tree belongs to this user, the folder of the disk may not.
+        if self.on_disk(seen).is_some() {
             let terminated = sys::terminated(seen);
             call!(FACCESSAT, AT_FDCWD, terminated.as_ptr(), 2)?;
         }
