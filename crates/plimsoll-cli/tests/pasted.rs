@@ -38,7 +38,7 @@ fn a_message_alone_says_capacity_or_fragmentation_by_how_much_and_what_next() {
     let answer = stdout(&output);
     let first = answer.lines().next().expect("a line");
     assert!(
-        first.starts_with("out of memory: FRAGMENTATION. Tried to allocate 36.00 MiB; 1.00 GiB are free"),
+        first.starts_with("out of memory: FRAGMENTATION. Tried to allocate 36.00 MiB; 1.00 GiB is free, but in pieces: 988.53 MiB more than it needs"),
         "{first}"
     );
     for part in
@@ -100,12 +100,12 @@ fn counters_and_profiles_say_what_they_cannot_say() {
         "{answer}"
     );
     assert!(answer.contains("unknown from stdin: whether a request failed for want of memory"), "{answer}");
-    let profile = r#"{"traceEvents": [{"name": "[memory]", "args": {"Total Reserved": 2097152, "Total Allocated": 1048576, "Bytes": 512,
+    let profile = r#"{"traceEvents": [{"name": "[memory]", "args": {"Total Reserved": 4194304, "Total Allocated": 2097152, "Bytes": 512,
         "Device Id": 0, "Device Type": 1}}]}"#;
     let answer = stdout(&piped(profile, &[]));
     assert!(
         answer.starts_with(
-            "GPU 0: nothing failed; peak 1.00 MiB allocated, 2.00 MiB reserved while the profiler ran\n"
+            "GPU 0: nothing failed; peak 2.00 MiB allocated, 4.00 MiB reserved while the profiler ran\n"
         ),
         "{answer}"
     );

@@ -86,7 +86,11 @@ fn passes(output: &Output) {
 #[test]
 fn the_packages_own_tests_pass() {
     let torch = Torch::new("package", "");
-    passes(&pytest(&torch, None, &["test_program.py", "test_memory_saving.py", "test_predict.py"]));
+    passes(&pytest(
+        &torch,
+        None,
+        &["test_program.py", "test_memory_saving.py", "test_predict.py", "test_version.py"],
+    ));
 }
 
 #[needs(pytorch, pytest, ipython)]

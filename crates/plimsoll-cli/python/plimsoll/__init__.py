@@ -66,6 +66,14 @@ __all__ = [
 ]
 
 
+def __getattr__(name: str) -> str:
+    if name == "__version__":
+        from ._program import version
+
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
 def load_ipython_extension(ipython: Any) -> None:
     """``%load_ext plimsoll``."""
     from .notebook import load

@@ -41,6 +41,15 @@ def program() -> str:
     return found
 
 
+def version() -> str:
+    """The version of the wheel; without one, of the program that is found."""
+    try:
+        return importlib.metadata.version(DISTRIBUTION)
+    except importlib.metadata.PackageNotFoundError:
+        said = subprocess.run([program(), "--version"], capture_output=True, text=True, check=True)
+        return said.stdout.split()[-1]
+
+
 def places() -> Iterator[str]:
     try:
         files = importlib.metadata.files(DISTRIBUTION) or []

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .errors import PlimsollError
-from .recording import Recording
+from .recording import BEFORE, Recording
 from .sizes import shown
 
 ENTRIES = 200_000  # events of one stretch
@@ -27,6 +27,10 @@ class Owner:
     line: str  # "train.py:12 forward", or why there is none
     category: str | None = None
     source: str = ""
+    file: str = ""  # of the line; empty without one
+    number: int = 0
+    function: str = ""
+    is_before: bool = False  # allocated before the stretch
 
 
 @dataclass
@@ -71,7 +75,7 @@ class Measured:
         handle, path = tempfile.mkstemp(prefix="plimsoll-", suffix=".pickle")
         os.close(handle)
         try:
-            self.recording = Recording(path, stacks="python", max_entries=ENTRIES)
+            self.recording = Recording(path, stacks="python", max_entries=ENTRIES, marks_before=True)
         except Exception as why:  # Not being able to record must not fail the code; the peaks are known without.
             os.remove(path)
             self.note = f"the memory history is not recorded: {why}"
@@ -114,7 +118,13 @@ def read(device: Device, explained: dict[str, Any]) -> None:
     if device.growth_bytes > 0:
         # Where nothing was freed after the peak, what was held there is all of it.
         end = explained["held_at_end"] or explained["held"]
-        device.grown = [owner(row) for row in end["by_line"] if row["line"] is not None and row["bytes"]]
+        rows = [owner(row) for row in end["by_line"] if row["bytes"]]
+        device.grown = [it for it in rows if it.file and not it.is_before]
+        # Without a line: memory from before the first recording, and what the stretch allocated without a Python stack.
+        named = sum(it.bytes for it in device.grown)
+        rest = min(device.growth_bytes - named, sum(it.bytes for it in rows if not it.file))
+        if rest > 0:
+            device.grown.append(Owner(rest, "without a Python stack, such as in the backward pass"))
         device.grown.sort(key=lambda it: -it.bytes)
 
 
@@ -123,13 +133,16 @@ def owner(row: dict[str, Any]) -> Owner:
     if line is None:
         return Owner(row["bytes"], "allocated before, or without a Python stack", row["category"])
     file, number = line["file"], line["line"]
+    is_before = file.startswith(BEFORE)
+    file = file[len(BEFORE) :] if is_before else file
     function = line.get("function") or ""
     source = linecache.getline(file, number).strip()
     if is_cell(file):
-        place = f"line {number} of the cell" if function == "<module>" else f"line {number} of the cell, {function}"
+        place = f"line {number} of {'an earlier' if is_before else 'the'} cell"
+        place = place if function == "<module>" else f"{place}, {function}"
     else:
         place = f"{short(file)}:{number} {function}".rstrip()
-    return Owner(row["bytes"], place, row["category"], source)
+    return Owner(row["bytes"], place, row["category"], source, file, number, function, is_before)
 
 
 def is_cell(file: str) -> bool:

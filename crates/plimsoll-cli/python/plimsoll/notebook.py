@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import linecache
 from typing import Any
 
 from . import sizes
-from .measure import Device, Measured, table
+from .measure import Device, Measured, Owner, is_cell, table
+from .recording import no_gpu
 
 ROWS = 6
+NUMBERS: dict[str, int] = {}  # of cells that were measured, by the names of their files
 
 
 def load(ipython: Any) -> None:
@@ -27,11 +31,16 @@ def memory(ipython: Any, line: str, cell: str | None) -> None:
     measured = Measured()
     measured.begin()
     devices: list[Device] = []
+    number, known = ipython.displayhook.prompt_count, set(files(ipython))
     try:
         ipython.run_cell(code)  # prints the traceback of a failure, and its result
     finally:
         devices = measured.end()
+        # IPython counts the code of a magic as a cell of its own; people see the number of the cell around it.
+        NUMBERS.update((file, number) for file in files(ipython) if file not in known)
     for device in devices:
+        for it in device.owners + device.grown:
+            name(ipython, it)
         print("\n".join(report(device, rows)))
     return None
 
@@ -45,11 +54,63 @@ def arguments(line: str, cell: str | None) -> tuple[int | None, str]:
 
 
 def missing() -> str | None:
+    return no_gpu()
+
+
+def name(ipython: Any, owner: Owner) -> None:
+    """Names the cell of a line, and the variable or the output that keeps its memory."""
+    if not owner.file or not is_cell(owner.file):
+        return
+    count = number_of(ipython, owner.file)
+    if count is not None and owner.is_before:
+        inside = "" if owner.function == "<module>" else f", {owner.function}"
+        owner.line = f"line {owner.number} of cell [{count}]{inside}"
+    # A tensor that a variable keeps looks like a parameter or an input where nothing else tells.
+    if owner.function == "<module>" and owner.category not in ("workspace", "gradient", "optimizer state"):
+        kept = keeper(ipython, owner, count)
+        if kept is not None:
+            owner.category, named = kept
+            owner.line = f"{named}, {owner.line}"
+
+
+def files(ipython: Any) -> dict[str, int]:
+    return getattr(ipython.compile, "_filename_map", {})
+
+
+def number_of(ipython: Any, file: str) -> int | None:
+    # The number in a cell's brackets. IPython knows the file of each; the name has it where there is no file.
+    known = NUMBERS.get(file, files(ipython).get(file))
+    if known is None and file.startswith("<ipython-input-"):
+        digits = file[len("<ipython-input-") :].split("-")[0]
+        known = int(digits) if digits.isdecimal() else None
+    return known
+
+
+def keeper(ipython: Any, owner: Owner, count: int | None) -> tuple[str, str] | None:
     try:
-        import torch
-    except ImportError as why:
-        return f"PyTorch cannot be imported ({why})"
-    return None if torch.cuda.is_available() else "no CUDA GPU (torch.cuda.is_available() is False)"
+        body = ast.parse("".join(linecache.getlines(owner.file))).body
+    except SyntaxError:
+        return None
+    found = [it for it in body if it.lineno <= owner.number <= (it.end_lineno or it.lineno)]
+    if not found:
+        return None
+    statement = found[0]
+    if isinstance(statement, ast.Expr):
+        kept = ipython.user_ns.get("Out", {}).get(count) if statement is body[-1] else None
+        return ("output", f"Out[{count}]") if is_plain(kept, owner.bytes) else None
+    targets = getattr(statement, "targets", None) or [getattr(statement, "target", None)]
+    names = [it.id for target in targets if target is not None for it in ast.walk(target) if isinstance(it, ast.Name)]
+    kept_names = [it for it in names if is_plain(ipython.user_ns.get(it), owner.bytes)]
+    return ("tensor", ", ".join(kept_names)) if kept_names else None
+
+
+def is_plain(value: Any, most_bytes: int) -> bool:
+    # A tensor on a GPU that is part of no graph, and not larger than the row: then it is what the row is about.
+    import torch
+
+    if not isinstance(value, torch.Tensor) or not value.is_cuda or value.requires_grad:
+        return False
+    return value.untyped_storage().nbytes() <= most_bytes
 
 
 def report(device: Device, rows: int) -> list[str]:

@@ -12,6 +12,7 @@ import pytest
 
 from . import sizes
 from .measure import Device, Measured, table
+from .recording import no_gpu
 
 MARK = "memory"
 ROWS = 8  # owners in a failure
@@ -56,13 +57,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 def missing() -> str | None:
     # Why nothing can be measured.
-    try:
-        import torch
-    except ImportError as why:
-        return f"PyTorch cannot be imported ({why})"
-    if not torch.cuda.is_available():
-        return "no CUDA GPU (torch.cuda.is_available() is False)"
-    return None
+    return no_gpu()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -19,8 +19,12 @@ class Recording:
 
     path: str
 
-    def __init__(self, path: str | os.PathLike[str], *, stacks: str, max_entries: int) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, stacks: str, max_entries: int, marks_before: bool = False
+    ) -> None:
         import torch
+
+        self.marks_before = marks_before  # whether frames of blocks from before are marked, with BEFORE
 
         self.path = os.fspath(path)
         self.failed = False  # whether memory ran out, and the snapshot of that moment is written
@@ -70,6 +74,8 @@ class Recording:
         if self.is_shared:
             for nth, events in enumerate(snapshot["device_traces"]):
                 snapshot["device_traces"][nth] = [it for it in events if it.get("time_us", 0) >= self.began_us]
+        if self.marks_before:
+            mark_before(snapshot, self.max_entries)
         totals = {str(it): torch.cuda.get_device_properties(it).total_memory for it in range(torch.cuda.device_count())}
         settings = snapshot.setdefault("allocator_settings", {})
         settings["plimsoll_record"] = {"max_entries": self.max_entries, "device_total_bytes": totals}
@@ -109,11 +115,53 @@ def record(
         raise ValueError(f"stacks={stacks!r}: expected 'python' or 'all'")
     if max_entries < 1:
         raise ValueError(f"max_entries={max_entries}: expected at least 1")
-    import torch
 
-    if not torch.cuda.is_available():
-        raise PlimsollError("there is no CUDA GPU to record: torch.cuda.is_available() is False")
+    why = no_gpu()
+    if why is not None:
+        raise PlimsollError(
+            f"there is no GPU whose memory could be recorded: {why}. `plimsoll predict --gpu T4 -- python train.py` computes"
+            " the memory without a GPU"
+        )
     return Recording(path, stacks=stacks, max_entries=max_entries)
+
+
+def no_gpu() -> str | None:
+    """Why PyTorch has no GPU here; ``None`` if it has one."""
+    try:
+        import torch
+    except ImportError as why:
+        return f"PyTorch cannot be imported ({why})"
+    if torch.cuda.is_available():
+        return None
+    if torch.version.cuda is None and torch.version.hip is None:
+        return f"this PyTorch ({torch.__version__}) is built for the CPU alone; install one with CUDA"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None and visible.strip() in ("", "-1"):
+        return f"CUDA_VISIBLE_DEVICES={visible!r} hides all GPUs"
+    return "torch.cuda.is_available() is False; nvidia-smi shows whether there is a GPU and a driver for it"
+
+
+BEFORE = "<before>"  # in front of the file names of blocks that were allocated before a recording
+
+
+def mark_before(snapshot: dict[str, Any], max_entries: int) -> None:
+    # A block keeps the frames of an earlier recording: they say who allocated it, and not that this one did.
+    for device, events in enumerate(snapshot["device_traces"]):
+        if len(events) >= max_entries:
+            continue  # the oldest events are lost
+        allocated = {it["addr"] for it in events if it["action"] == "alloc"}
+        for segment in snapshot["segments"]:
+            address = segment["address"]
+            for block in segment["blocks"] if segment["device"] == device else ():
+                if block["state"].startswith("active") and block.get("address", address) not in allocated:
+                    block["frames"] = [marked(frame) for frame in block.get("frames", ())]
+                address += block["size"]
+
+
+def marked(frame: dict[str, Any]) -> dict[str, Any]:
+    file = frame["filename"]
+    is_python = file.endswith((".py", ".py_")) or file.startswith("<") or "ipykernel" in file
+    return {**frame, "filename": BEFORE + file} if is_python else frame
 
 
 active: list[Recording] = []

@@ -42,6 +42,36 @@ def test_a_cell_shows_its_peak_its_owners_and_its_growth(shell, capsys):
     assert shell.user_ns["kept"].numel() == 64 << 20
 
 
+SECOND = """%%memory
+second = torch.zeros(16 << 20, dtype=torch.uint8, device="cuda")
+second * 2
+"""
+
+
+def test_a_second_cell_names_its_tensor_and_its_output_and_what_is_older(shell, capsys):
+    if not has_gpu():
+        pytest.skip("no CUDA GPU, and not on the stand-in")
+    assert shell.run_cell(CELL, store_history=True).success
+    capsys.readouterr()
+    assert shell.run_cell(SECOND, store_history=True).success
+    out = capsys.readouterr().out
+    peak, grown = out.split("still allocated:")
+    for place in (peak, grown):
+        assert "16.00 MiB  tensor        second, line 1 of the cell" in place, out
+        assert "16.00 MiB  output        Out[2], line 2 of the cell" in place, out
+    assert "64.00 MiB  tensor        kept, line 2 of cell [1]" in peak and "64.00 MiB" not in grown, out
+
+
+def test_what_has_no_line_is_in_the_table_of_what_grew(shell, capsys):
+    if not has_gpu():
+        pytest.skip("no CUDA GPU, and not on the stand-in")
+    shell.run_cell("import torch\nw = torch.ones(1 << 20, device='cuda', requires_grad=True)", store_history=True)
+    shell.run_cell("%%memory\n(w * 2).sum().backward()", store_history=True)
+    grown = capsys.readouterr().out.split("still allocated:")[1]
+    # The gradient, which a thread of PyTorch's own allocates.
+    assert "4.00 MiB  unknown       without a Python stack" in grown, grown
+
+
 @pytest.fixture(autouse=True)
 def freed(shell):
     yield

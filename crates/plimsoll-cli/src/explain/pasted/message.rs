@@ -60,8 +60,8 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
             )
         }
         (Cause::Fragmentation { spare_bytes }, _) => format!(
-            "out of memory: FRAGMENTATION. Tried to allocate {requested}; {free} are free, but in pieces: about {} too much \
-             for a shortage{}",
+            "out of memory: FRAGMENTATION. Tried to allocate {requested}; {free} is free, but in pieces: {} more than it \
+             needs{}",
             size(spare_bytes),
             unsure(spare_bytes)
         ),
