@@ -27,6 +27,7 @@ functions! {
         cuDeviceTotalMem_v2(*mut usize, c_int);
         cuDevicePrimaryCtxRetain(*mut Handle, c_int);
         cuDevicePrimaryCtxRelease_v2(c_int);
+        cuDevicePrimaryCtxReset_v2(c_int);
         cuCtxSetCurrent(Handle);
         cuCtxSynchronize();
         cuMemGetInfo_v2(*mut usize, *mut usize);
@@ -230,6 +231,11 @@ impl Driver {
 
     pub(crate) fn release_context(&self, device: c_int) -> Result<()> {
         call!(self, cuDevicePrimaryCtxRelease_v2(device))
+    }
+
+    /// Takes everything away that the device's context has, whoever has it.
+    pub(crate) fn reset_context(&self, device: c_int) -> Result<()> {
+        call!(self, cuDevicePrimaryCtxReset_v2(device))
     }
 
     /// Makes a context this thread's: any thread may call.

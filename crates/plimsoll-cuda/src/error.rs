@@ -84,6 +84,14 @@ pub enum CudaError {
         /// Whether the context is lost: every later call fails alike.
         is_sticky: bool,
     },
+    /// A handle from before the device was reset.
+    #[error(
+        "this handle is from before cuda:{ordinal} was reset, and so are its tensors: use the device that `Device::reset` gave"
+    )]
+    Reset {
+        /// The device.
+        ordinal: u32,
+    },
     /// A kernel's text that NVRTC refused: a bug of the operator whose kernel it is.
     #[error("the kernel `{kernel}` does not compile for {arch}:\n{log}")]
     Compile {

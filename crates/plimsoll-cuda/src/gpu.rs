@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use plimsoll_alloc::{EventId, StreamId};
@@ -72,6 +72,8 @@ pub struct Gpu {
     workspace_bytes: u64,
     launches: AtomicU64,
     graphs: OnceLock<Result<Functions>>,
+    /// Whether the context and all that was in it are gone: its addresses may be another's by now.
+    is_reset: AtomicBool,
 }
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`, `…_COMPUTE_CAPABILITY_MAJOR`, `…_MINOR`.
@@ -119,6 +121,7 @@ impl Gpu {
             workspace_bytes,
             launches: AtomicU64::new(0),
             graphs: OnceLock::new(),
+            is_reset: AtomicBool::new(false),
         };
         gpu.bind()?;
         let stream = gpu.streams.get(&gpu.driver, StreamId::default())?;
@@ -160,8 +163,29 @@ impl Gpu {
         self.launches.load(Ordering::Relaxed)
     }
 
+    /// Makes its context this thread's: before every call, so that none reaches what came after a reset.
     pub(crate) fn bind(&self) -> Result<()> {
-        self.driver.bind(self.context)
+        match self.is_reset() {
+            true => Err(CudaError::Reset { ordinal: self.facts.ordinal }),
+            false => self.driver.bind(self.context),
+        }
+    }
+
+    /// Takes back all that this process has on the device: memory, streams, modules, whoever has them. Every call on this
+    /// handle fails from now on.
+    ///
+    /// # Errors
+    /// The driver's; it was reset before.
+    pub fn reset(&self) -> Result<()> {
+        if self.is_reset.swap(true, Ordering::SeqCst) {
+            return Err(CudaError::Reset { ordinal: self.facts.ordinal });
+        }
+        self.driver.reset_context(self.device)
+    }
+
+    /// Whether this handle is from before a reset.
+    pub fn is_reset(&self) -> bool {
+        self.is_reset.load(Ordering::SeqCst)
     }
 
     pub(crate) fn driver(&self) -> &Driver {
@@ -372,6 +396,10 @@ impl Gpu {
     /// # Errors
     /// The driver's.
     pub fn take_fault(&self) -> Result<Option<Fault>> {
+        // What is read below is gone with the context.
+        if self.is_reset() {
+            return Err(CudaError::Reset { ordinal: self.facts.ordinal });
+        }
         let mut faults = lock(&self.faults);
         let Some(faults) = faults.as_mut().filter(|faults| faults.is_found()) else { return Ok(None) };
         self.bind()?;

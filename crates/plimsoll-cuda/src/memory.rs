@@ -165,7 +165,10 @@ impl Driver for CudaMemory {
 
 impl Drop for CudaMemory {
     fn drop(&mut self) {
-        // After a lost context the process's end gives everything back.
+        // After a lost context the process's end gives everything back, and a reset did.
+        if self.gpu.is_reset() {
+            return;
+        }
         let _ = self.gpu.wait_all();
         let pages: Vec<u64> = self.pages.keys().copied().collect();
         let _ = self.unmap_pages(pages);

@@ -81,8 +81,8 @@ fn main() -> Result<()> {
                 let gradient = Some(grad.clone());
                 y.backward_with(BackwardOptions { gradient, retain_graph: true, ..Default::default() })
                     .unwrap();
-                x.set_grad(None);
-                w.set_grad(None);
+                x.clear_grad();
+                w.clear_grad();
             };
             Ok(least_ms(run))
         };

@@ -60,6 +60,12 @@ pub(crate) trait Backend: Send + Sync {
     /// `has_values`.
     fn copy(&self, from: View<'_>, to: View<'_>, on: StreamId) -> Result<()>;
 
+    /// Takes everything back that this process has on the device, and gives its number; `None` where there is nothing that a
+    /// fault could take away.
+    fn reset(&self) -> Option<Result<u32>> {
+        None
+    }
+
     /// What was looked for and is not there, so that slower kernels take its place.
     fn missing_library(&self) -> Option<String> {
         None

@@ -10,6 +10,7 @@ use smallvec::SmallVec;
 use crate::autocast;
 use crate::autocast_mode::Switched;
 use crate::autograd::{Saved, Unpacked, is_grad_enabled, no_grad, place};
+use crate::data::Data;
 use crate::error::{Error, Result};
 use crate::operator::{Autocast, Slot};
 use crate::road::Tensors;
@@ -160,6 +161,10 @@ impl<F: Function> Derivative for Applied<F> {
         let results = no_grad(gradients)?;
         let saved = (0..self.saved.len()).map(|i| at.linked(i)).collect::<Result<Vec<_>>>()?;
         second::record(node, &saved, grads, wanted, results)
+    }
+
+    fn kept(&self, visit: &mut dyn FnMut(&Data)) {
+        self.saved.iter().filter_map(|(_, saved)| saved.data()).for_each(visit);
     }
 
     fn in_operations(

@@ -341,6 +341,10 @@ impl<H: Deref<Target: Operator> + Send + Sync> Derivative for Recorded<H> {
         record(node, &saved, grads, wanted, results)
     }
 
+    fn kept(&self, visit: &mut dyn FnMut(&Data)) {
+        self.saved.iter().filter_map(|(_, saved)| saved.data()).for_each(visit);
+    }
+
     fn in_operations(
         &self,
         node: &Arc<Node>,

@@ -133,6 +133,10 @@ struct Again {
 }
 
 impl Derivative for Again {
+    fn kept(&self, visit: &mut dyn FnMut(&Data)) {
+        self.kept.iter().filter_map(Saved::data).for_each(visit);
+    }
+
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         let mut ins: Vec<Tensor> = Vec::new();
         for (kept, edge) in self.kept.iter().zip(node.edges()) {

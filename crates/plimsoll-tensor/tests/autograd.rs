@@ -40,7 +40,7 @@ fn gradients_add_up_over_backward_passes() {
     x.square().unwrap().sum().unwrap().backward().unwrap();
     x.square().unwrap().sum().unwrap().backward().unwrap();
     assert_eq!(grad(&x), [4.0, 8.0]);
-    x.set_grad(None);
+    x.clear_grad();
     (&x * 3.0).unwrap().sum().unwrap().backward().unwrap();
     assert_eq!(grad(&x), [3.0, 3.0]);
 }
@@ -228,7 +228,7 @@ fn inputs_that_want_no_gradient_get_none_and_do_not_keep_the_others() {
     assert_eq!((other.category(), w.category()), (Category::Activation, Category::Temporary));
     product.sum().unwrap().backward().unwrap();
     assert!(other.grad().is_none() && w.grad().is_some());
-    w.set_grad(None);
+    w.clear_grad();
     drop((product, other));
     // The derivative of a sum needs no values: nothing stays.
     let sum = (&w + &mebibyte(&device)).unwrap();
@@ -336,7 +336,7 @@ fn a_long_chain_that_saved_something_everywhere_gives_it_back() {
         assert_eq!(device.memory_allocated(), 300_001 * 512);
         if run_it {
             last.backward().unwrap();
-            x.set_grad(None);
+            x.clear_grad();
         }
         drop(last);
         assert_eq!(device.memory_allocated(), 512);

@@ -163,7 +163,7 @@ fn a_sequence_is_cut_into_segments() {
     let x = leaf(&[4], &device);
     let steps: Vec<Step> = (0..7).map(|_| Step::new(Tensor::tanh)).collect();
     let gradient = |segments: usize| {
-        x.set_grad(None);
+        x.clear_grad();
         checkpoint_sequential(&steps, segments, &x).unwrap().sum().unwrap().backward().unwrap();
         x.grad().unwrap().to_vec::<f32>().unwrap()
     };

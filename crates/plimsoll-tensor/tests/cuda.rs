@@ -312,7 +312,7 @@ fn capture_and_replay(device: &Device) {
     let x = Tensor::zeros(&[64, 128], device).unwrap();
     let target = Tensor::from_slice(&[3_i64; 64], &[64], device).unwrap();
     let step = |number: u64| -> plimsoll_tensor::Result<Tensor> {
-        w.set_grad(None);
+        w.clear_grad();
         let options = CrossEntropyOptions::default();
         let loss = x.dropout(0.5, true)?.matmul(&w)?.gelu_tanh()?.cross_entropy_with(&target, options)?;
         loss.backward()?;
@@ -452,4 +452,26 @@ fn settings_that_pytorch_refuses_are_refused() {
         let error = Device::cuda(0).unwrap_err().to_string();
         assert!(error.contains("PYTORCH_ALLOC_CONF=max_split_size_mb:x"), "{error}");
     }
+}
+
+#[test]
+fn after_a_reset_the_device_works_again_and_handles_from_before_say_so() {
+    if !is_inner("after_a_reset_the_device_works_again_and_handles_from_before_say_so", &[]) {
+        return;
+    }
+    let gpu = Device::cuda(0).unwrap();
+    let lost = Tensor::zeros(&[1 << 20], &gpu).unwrap();
+    let again = gpu.reset().unwrap();
+    assert!(again != gpu && again == Device::cuda(0).unwrap());
+    assert_eq!(again.memory_allocated(), 0);
+    for error in [lost.copy().unwrap_err(), Tensor::zeros(&[4], &gpu).unwrap_err(), gpu.reset().unwrap_err()]
+    {
+        assert!(error.to_string().contains("from before cuda:0 was reset"), "{error}");
+    }
+    let kept = Tensor::zeros(&[1 << 20], &again).unwrap();
+    drop((lost, gpu));
+    assert_eq!(again.memory_allocated(), 4 << 20, "what was lost frees nothing of the device's");
+    drop(kept);
+    let error = Device::cpu().reset().unwrap_err().to_string();
+    assert_eq!(error, "reset: cpu: only a GPU can lose what it holds by a fault");
 }

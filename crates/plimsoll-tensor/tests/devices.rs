@@ -210,7 +210,7 @@ fn threads_share_a_device_without_mixing_their_results() {
                     y.backward().unwrap();
                     let grad = w.grad().unwrap();
                     assert_eq!(values(&grad)[63 * 65], 2.0 * thread / 64.0);
-                    w.set_grad(None);
+                    w.clear_grad();
                 }
             });
         }

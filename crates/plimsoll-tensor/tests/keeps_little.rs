@@ -98,7 +98,7 @@ fn channels_last_images_stay_so() {
             let y = layer(x).unwrap();
             y.square().unwrap().mul(&y).unwrap().sum().unwrap().backward().unwrap();
             let of_weight = weight.grad();
-            weight.set_grad(None);
+            weight.clear_grad();
             (y, x.grad().unwrap(), of_weight)
         };
         weight.requires_grad_(true).unwrap();

@@ -92,7 +92,7 @@ fn the_leafs_gradient_is_part_of_the_graph_under_create_graph() {
     x.square().unwrap().backward_with(options).unwrap();
     let slope = x.grad().unwrap();
     assert!(slope.requires_grad());
-    x.set_grad(None);
+    x.clear_grad();
     slope.square().unwrap().backward().unwrap(); // 4x² has the slope 8x
     assert_eq!(gradient(&x), [24.0]);
 }
@@ -171,7 +171,7 @@ fn a_hook_sees_the_whole_gradient_once_and_may_change_it() {
     assert_eq!((seen.lock().unwrap().clone(), gradient(&x)), (first, vec![90.0, 170.0]));
     on_leaf.remove();
     on_leaf.remove();
-    x.set_grad(None);
+    x.clear_grad();
     loss.backward().unwrap();
     assert_eq!((seen.lock().unwrap().len(), gradient(&x)), (3, vec![9.0, 17.0]));
     assert!(x.detach().register_hook(|_| Ok(None)).is_err(), "it wants no gradient");
@@ -195,7 +195,7 @@ fn a_step_in_the_hook_after_accumulation_needs_one_gradient_at_a_time() {
             let mut most = most.lock().unwrap();
             *most = held.max(*most);
             let grad = leaf.grad().ok_or_else(|| Error::autograd("step", "no gradient"))?;
-            leaf.set_grad(None);
+            leaf.clear_grad();
             leaf.detach().add_scaled_(&grad, -0.1)
         };
         leaf.register_post_accumulate_grad_hook(step).unwrap()
@@ -277,7 +277,7 @@ fn saved_tensors_wait_where_the_hooks_put_them() {
     let offloaded = x.grad().unwrap();
     drop(loss);
     assert_eq!(host.memory_allocated(), 0);
-    x.set_grad(None);
+    x.clear_grad();
     run().unwrap().backward().unwrap();
     assert_eq!(values(&offloaded), values(&x.grad().unwrap()), "the same bits");
 }
@@ -364,7 +364,7 @@ fn anomaly_mode_names_the_operation_and_the_line_that_called_it() {
     let x = leaf(&[0.0]);
     run(&x).unwrap();
     assert!(gradient(&x)[0].is_nan(), "0 · 1/0");
-    x.set_grad(None);
+    x.clear_grad();
     let error = detect_anomaly(|| run(&x)).unwrap_err();
     let Error::Anomaly { op, input, place, .. } = &error else { panic!("{error}") };
     assert_eq!((*op, *input), ("sqrt", 0));

@@ -62,8 +62,8 @@ fn its_memory_is_free_between_its_last_use_and_the_derivative_that_reads_it() {
         let held = device.memory_allocated() - before;
         out.sum().unwrap().backward().unwrap();
         drop(out);
-        x.set_grad(None);
-        w.set_grad(None);
+        x.clear_grad();
+        w.clear_grad();
         assert_eq!(device.memory_allocated(), before, "all is freed with the graph");
         held / MIB
     };

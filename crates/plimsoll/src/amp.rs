@@ -190,7 +190,7 @@ mod tests {
     fn with_gradient(values: &[f32]) -> (Tensor, Sgd) {
         let device = Device::cpu();
         let w = Tensor::zeros(&[values.len()], &device).unwrap().requires_grad_(true).unwrap();
-        w.set_grad(Some(Tensor::from_slice(values, &[values.len()], &device).unwrap()));
+        w.set_grad(Some(Tensor::from_slice(values, &[values.len()], &device).unwrap())).unwrap();
         let sgd = Sgd::new(vec![w.clone()], SgdOptions { lr: 1.0, ..SgdOptions::default() });
         (w, sgd)
     }

@@ -239,7 +239,7 @@ impl CapturedStep {
         set_steps(optimizers, &before);
         if checked.is_err() {
             // Those of the capture have no values.
-            parameters.iter().for_each(|parameter| parameter.set_grad(None));
+            parameters.iter().for_each(|parameter| parameter.clear_grad());
         }
         checked
     }
@@ -256,7 +256,7 @@ impl Captured {
             set_steps(optimizers, &before);
         }
         done?;
-        self.gradients.iter().for_each(|(parameter, gradient)| parameter.set_grad(gradient.clone()));
+        self.gradients.iter().try_for_each(|(parameter, gradient)| parameter.set_grad(gradient.clone()))?;
         Ok(self.outputs.clone())
     }
 

@@ -277,7 +277,7 @@ fn a_recurrent_layers_gradients_have_gradients() {
         run(&again).backward().unwrap();
         let (a, b) = (first.to_vec::<f32>().unwrap(), again.grad().unwrap().to_vec::<f32>().unwrap());
         a.iter().zip(&b).for_each(|(a, b)| assert!((a - b).abs() < 1e-6, "{cell}: {a} {b}"));
-        x.set_grad(None);
+        x.clear_grad();
         first.square().unwrap().sum().unwrap().backward().unwrap();
         assert!(x.grad().unwrap().to_vec::<f32>().unwrap().iter().any(|g| g.abs() > 1e-6), "{cell}");
     }

@@ -64,7 +64,7 @@ fn start(table: &Value, case: &Value, device: &Device) -> Vec<Tensor> {
 fn set_grads(table: &Value, case: &Value, step: usize, parameters: &[Tensor]) {
     for (name, parameter) in names(case).iter().zip(parameters) {
         let grad = &table["grads"][step][name];
-        parameter.set_grad((!grad.is_null()).then(|| tensor(grad, parameter.device())));
+        parameter.set_grad((!grad.is_null()).then(|| tensor(grad, parameter.device()))).unwrap();
     }
 }
 
@@ -138,7 +138,7 @@ fn parameters_of_float64_move_as_pytorchs_in_64_bits() {
         for step in 0..4 {
             for (name, parameter) in names.iter().zip(&parameters) {
                 let grad = &table["grads"][step][name];
-                parameter.set_grad((!grad.is_null()).then(|| exact(wide(grad))));
+                parameter.set_grad((!grad.is_null()).then(|| exact(wide(grad)))).unwrap();
             }
             optimizer.step().unwrap();
         }
@@ -159,7 +159,7 @@ fn parameters_of_float64_move_as_pytorchs_in_64_bits() {
 fn clipping_in_64_bits_is_exact() {
     let device = Device::cpu();
     let leaf = Tensor::from_slice(&[3.0f64, 4.0], &[2], &device).unwrap().requires_grad_(true).unwrap();
-    leaf.set_grad(Some(leaf.detach().copy().unwrap()));
+    leaf.set_grad(Some(leaf.detach().copy().unwrap())).unwrap();
     let norm = clip_grad_norm_(std::slice::from_ref(&leaf), 1.0, 2.0).unwrap().unwrap();
     assert_eq!(norm.item::<f64>().unwrap(), 5.0);
     let clipped = leaf.grad().unwrap().to_vec::<f64>().unwrap();
@@ -233,7 +233,7 @@ fn groups_have_options_of_their_own_and_no_parameter_twice() {
     let device = Device::cpu();
     let parameter = || {
         let parameter = Tensor::ones(&[2], &device).unwrap().requires_grad_(true).unwrap();
-        parameter.set_grad(Some(Tensor::ones(&[2], &device).unwrap()));
+        parameter.set_grad(Some(Tensor::ones(&[2], &device).unwrap())).unwrap();
         parameter
     };
     let (a, b) = (parameter(), parameter());
@@ -251,7 +251,7 @@ fn a_state_dict_that_does_not_fit_is_refused_and_changes_nothing() {
     let device = Device::cpu();
     let parameter = || {
         let parameter = Tensor::ones(&[2], &device).unwrap().requires_grad_(true).unwrap();
-        parameter.set_grad(Some(Tensor::ones(&[2], &device).unwrap()));
+        parameter.set_grad(Some(Tensor::ones(&[2], &device).unwrap())).unwrap();
         parameter
     };
     let mut saved = AdamW::new(vec![parameter()], AdamWOptions::default());
@@ -410,7 +410,7 @@ fn clipped_gradients_are_pytorchs_and_stay_where_they_are() {
             .iter()
             .map(|(name, start)| {
                 let parameter = tensor(start, &device).requires_grad_(true).unwrap();
-                parameter.set_grad(Some(tensor(&grads[name], &device)));
+                parameter.set_grad(Some(tensor(&grads[name], &device))).unwrap();
                 parameter
             })
             .collect()

@@ -100,7 +100,7 @@ fn two_parameters(device: &Device) -> Vec<Tensor> {
     let parameter = |name: &str| {
         let _owner = Span::of(Category::Parameter, label::intern(name));
         let parameter = Tensor::ones(&[512, 512], device).unwrap().requires_grad_(true).unwrap();
-        parameter.set_grad(Some(parameter.ones_like().unwrap()));
+        parameter.set_grad(Some(parameter.ones_like().unwrap())).unwrap();
         parameter
     };
     ["fc1.weight", "fc2.weight"].map(parameter).to_vec()
@@ -312,8 +312,8 @@ fn a_parameter_in_16_bits_moves_as_its_32_bit_copy_does_also_after_resuming() {
         }
         let grad: Vec<f32> = (0..40).map(|i| (i as f32 + step as f32).sin()).collect();
         let grad = Tensor::from_slice(&grad, &[5, 8], &device).unwrap().to_dtype(DType::BF16).unwrap();
-        wide.set_grad(Some(grad.to_dtype(DType::F32).unwrap()));
-        short.set_grad(Some(grad));
+        wide.set_grad(Some(grad.to_dtype(DType::F32).unwrap())).unwrap();
+        short.set_grad(Some(grad)).unwrap();
         of_wide.step().unwrap();
         of_short.step().unwrap();
     }

@@ -104,7 +104,7 @@ calls! { Driver:
 }
 
 nothing! { Driver:
-    cuLogsUnregisterCallback cuInit cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxSetFlags_v2 cuCtxSetLimit
+    cuLogsUnregisterCallback cuInit cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxReset_v2 cuDevicePrimaryCtxSetFlags_v2 cuCtxSetLimit
     cuCtxSynchronize
     cuCtxEnablePeerAccess cuCtxDisablePeerAccess cuProfilerStart cuProfilerStop
 }

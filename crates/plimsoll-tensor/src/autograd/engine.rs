@@ -236,7 +236,7 @@ fn sum_of(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
 fn accumulate(leaf: &Tensor, grad: Tensor) -> Result<()> {
     if is_grad_enabled() {
         let sum = leaf.grad().map_or(Ok(grad.clone()), |sum| &sum + &grad)?;
-        leaf.set_grad(Some(sum));
+        leaf.put_grad(Some(sum));
         return Ok(());
     }
     if let Some(sum) = leaf.grad() {

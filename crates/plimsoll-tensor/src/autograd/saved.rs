@@ -55,6 +55,14 @@ impl Saved {
         !matches!(self, Saved::Kept { .. })
     }
 
+    /// What is kept in memory of it, if that is a tensor.
+    pub(crate) fn data(&self) -> Option<&Data> {
+        match self {
+            Saved::Kept { data, .. } => Some(data),
+            Saved::Recomputed { .. } | Saved::Packed { .. } => None,
+        }
+    }
+
     /// The values, for the derivative of `node`.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::ops::Deref;
 use std::sync::{Arc, Mutex, Weak};
 
 use plimsoll_alloc::{DeviceMemory, EventId, LabelId, StreamId};
-use plimsoll_cuda::{CudaMemory, Gpu, GpuFacts, Libraries, Search};
+use plimsoll_cuda::{CudaError, CudaMemory, Gpu, GpuFacts, Libraries, Search};
 
 use self::captured::{Captured, Captures};
 use self::shared::{Cause, Shared, lock};
@@ -50,6 +50,40 @@ impl Device {
         if let Some(device) = open.get(&ordinal).and_then(Weak::upgrade) {
             return Ok(Device(device));
         }
+        let device = Device::new(Box::new(Cuda::open(ordinal)?));
+        open.insert(ordinal, Arc::downgrade(&device.0));
+        Ok(device)
+    }
+}
+
+impl Device {
+    /// The same device as it was when it was first opened: for after a fault, such as an address that a kernel must not touch.
+    /// All that this process has on it is gone. Handles from before, and their tensors, give an error that says so; nothing of
+    /// them is freed twice.
+    ///
+    /// A driver may keep a fault for the rest of the process (CUDA 13.0's does, after an illegal address or a trap on an H200):
+    /// then this gives its error, and the device serves a new process only.
+    ///
+    /// ```no_run
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let gpu = Device::cuda(0)?;
+    /// let lost = Tensor::ones(&[4], &gpu)?;
+    /// let gpu = gpu.reset()?;
+    /// assert!(lost.exp().unwrap_err().to_string().contains("from before cuda:0 was reset"));
+    /// Tensor::ones(&[4], &gpu)?;
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A device that has no context of its own (the host, a simulated one); a handle from before another reset; the driver's.
+    pub fn reset(&self) -> Result<Device> {
+        let mut open = lock(&OPEN);
+        let Some(ordinal) = self.backend().reset() else {
+            let message = format!("{}: only a GPU can lose what it holds by a fault", self.name());
+            return Err(Error::argument("reset", message));
+        };
+        let ordinal = ordinal?;
+        open.remove(&ordinal);
         let device = Device::new(Box::new(Cuda::open(ordinal)?));
         open.insert(ordinal, Arc::downgrade(&device.0));
         Ok(device)
@@ -169,6 +203,11 @@ impl Backend for Cuda {
         self.done(self.gpu.copy(from.first_address(), to.first_address(), bytes, on), "copy")
     }
 
+    fn reset(&self) -> Option<Result<u32>> {
+        let failed = |source| Error::Cuda { device: self.name.clone(), op: "reset", source };
+        Some(self.gpu.reset().map(|()| self.gpu.facts().ordinal).map_err(failed))
+    }
+
     fn missing_library(&self) -> Option<String> {
         self.gpu.missing_dnn().map(ToString::to_string)
     }
@@ -247,6 +286,10 @@ impl Queues for Cuda {
     }
 
     fn take_error(&self) -> Option<Error> {
+        if self.gpu.is_reset() {
+            let source = CudaError::Reset { ordinal: self.gpu.facts().ordinal };
+            return Some(Error::Cuda { device: self.name.clone(), op: "reset", source });
+        }
         if let Some(lost) = &*lock(&self.lost) {
             return Some(self.lost_by(lost));
         }

@@ -62,7 +62,7 @@ impl Tensor {
         }
         let grad = self.grad().map(|grad| no_grad(|| change(&grad))).transpose()?;
         leaf.requires_grad_(self.requires_grad())?;
-        leaf.set_grad(grad);
+        leaf.put_grad(grad);
         leaf.share_hooks_of(self);
         Ok(leaf)
     }

@@ -31,6 +31,8 @@ pub(super) struct Inner {
     pub(super) data: Data,
     /// On leaves only: whether `backward` fills `grad`.
     pub(super) requires_grad: AtomicBool,
+    /// On leaves only: whether another tensor has taken its place in a module.
+    pub(super) replaced: AtomicBool,
     pub(super) grad: Mutex<Option<Tensor>>,
     /// The operation that made this tensor, if it did not change since: [`Tensor::made_by`].
     pub(super) made_by: Option<MadeBy>,
@@ -82,6 +84,11 @@ pub(crate) trait Derivative: Send + Sync {
     /// Gradients of the inputs, in their order, from the gradient of each output (`None` where nothing
     /// depends on that output). `wanted` says for each input whether its gradient is asked for.
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads>;
+
+    /// Calls `visit` with what it keeps for the backward pass.
+    fn kept(&self, visit: &mut dyn FnMut(&Data)) {
+        let _ = visit;
+    }
 
     /// The same from these tensors in place of those that it saved, and by operations on tensors, which are recorded: for the
     /// derivative of a derivative that a kernel computed (`second.rs`).

@@ -47,7 +47,7 @@ impl Hooks {
                 && let Some(tensor) = tensor.upgrade()
             {
                 let sum = tensor.grad().map(|sum| sum.add(&grad)).transpose()?;
-                tensor.set_grad(Some(sum.unwrap_or_else(|| grad.clone())));
+                tensor.put_grad(Some(sum.unwrap_or_else(|| grad.clone())));
             }
         }
         Ok(grad)

@@ -50,6 +50,7 @@ impl Tensor {
         Tensor(Arc::new(Inner {
             data,
             requires_grad,
+            replaced: AtomicBool::new(false),
             grad: Mutex::new(None),
             made_by,
             lineage: OnceLock::new(),
@@ -144,10 +145,62 @@ impl Tensor {
         self.0.grad.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Replaces the gradient; `None` drops it, as `zero_grad(set_to_none=True)`.
-    pub fn set_grad(&self, grad: Option<Tensor>) {
+    /// Replaces the gradient; `None` drops it ([`Tensor::clear_grad`]).
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let device = Device::cpu();
+    /// let w = Tensor::ones(&[2], &device)?.requires_grad_(true)?;
+    /// w.set_grad(Some(Tensor::ones(&[2], &device)?))?;
+    /// let error = w.set_grad(Some(Tensor::ones(&[3], &device)?)).unwrap_err();
+    /// assert_eq!(error.to_string(), "set_grad: a gradient [3] of a tensor [2]: both need one shape");
+    /// assert_eq!(w.grad().unwrap().shape(), [2]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A gradient of another shape, of another type or on another device than this tensor, which keeps the one that it has.
+    pub fn set_grad(&self, grad: Option<Tensor>) -> Result<()> {
+        const NAME: &str = "set_grad";
+        let Some(grad) = grad else {
+            self.clear_grad();
+            return Ok(());
+        };
+        if grad.device() != self.device() {
+            let (first, second) = (self.device().name().to_owned(), grad.device().name().to_owned());
+            return Err(Error::Device { op: NAME, first, second });
+        }
+        if grad.shape() != self.shape() {
+            let message =
+                format!("a gradient {:?} of a tensor {:?}: both need one shape", grad.shape(), self.shape());
+            return Err(Error::shape(NAME, message));
+        }
+        if grad.dtype() != self.dtype() {
+            return Err(Error::DType { op: NAME, expected: self.dtype().name(), got: grad.dtype() });
+        }
+        self.put_grad(Some(grad));
+        Ok(())
+    }
+
+    /// Drops the gradient, as `zero_grad(set_to_none=True)`.
+    pub fn clear_grad(&self) {
+        self.put_grad(None);
+    }
+
+    pub(crate) fn put_grad(&self, grad: Option<Tensor>) {
         let old = std::mem::replace(&mut *self.0.grad.lock().unwrap_or_else(PoisonError::into_inner), grad);
         drop(old); // after the lock: freeing may take the allocator's
+    }
+
+    /// Notes that another tensor has taken the place of this leaf in its module, so that what still updates this one can say
+    /// so.
+    pub fn set_replaced(&self) {
+        self.0.replaced.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether another tensor has taken the place of this leaf: [`Tensor::set_replaced`].
+    pub fn is_replaced(&self) -> bool {
+        self.0.replaced.load(Ordering::Relaxed)
     }
 
     /// Makes `first` the gradient where there is none yet; where there is one, gives back both.

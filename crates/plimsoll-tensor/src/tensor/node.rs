@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 
 use super::graph::Sizes;
 use super::{Derivative, Edge, Grads, Hooks, Node, Tensor};
+use crate::data::Data;
 use crate::error::{Error, Result};
 use crate::few::fill;
 use crate::label;
@@ -97,6 +98,14 @@ impl Node {
         bias.is_some_and(|bias| self.edges.get(bias).is_some_and(Option::is_some))
     }
 
+    /// Calls `visit` with what its derivative keeps.
+    pub(crate) fn kept(&self, visit: &mut dyn FnMut(&Data)) {
+        let derivative = self.derivative.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(derivative) = derivative {
+            derivative.kept(visit);
+        }
+    }
+
     /// Whether a backward pass has taken the derivative out: what it saved is freed when it returns.
     pub(crate) fn is_freed(&self) -> bool {
         self.derivative.lock().unwrap_or_else(PoisonError::into_inner).is_none()
@@ -127,6 +136,10 @@ struct Holding<T> {
 impl<T: Send + Sync> Derivative for Holding<T> {
     fn backward(&self, node: &Arc<Node>, grads: &[Option<Tensor>], wanted: &[bool]) -> Result<Grads> {
         self.derivative.backward(node, grads, wanted)
+    }
+
+    fn kept(&self, visit: &mut dyn FnMut(&Data)) {
+        self.derivative.kept(visit);
     }
 
     fn in_operations(

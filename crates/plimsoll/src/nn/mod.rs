@@ -16,6 +16,7 @@ mod instance_norm;
 mod linear;
 mod list;
 mod losses;
+mod made;
 mod member;
 mod mode;
 mod module;
@@ -59,6 +60,7 @@ pub use losses::{
     BCELoss, BCEWithLogitsLoss, CrossEntropyLoss, HuberLoss, KLDivLoss, L1Loss, MSELoss, NLLLoss,
     SmoothL1Loss,
 };
+pub(crate) use made::{check_current, check_listed};
 #[doc(hidden)]
 pub use member::field_name;
 pub use member::{IsMember, Member, MemberMut, Members, MembersMut};

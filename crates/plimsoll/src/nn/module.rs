@@ -123,7 +123,7 @@ pub trait Module: Any + Send + Sync {
         for parameter in self.parameters() {
             parameter.requires_grad_(requires_grad)?;
             if !requires_grad {
-                parameter.set_grad(None);
+                parameter.clear_grad();
             }
         }
         Ok(())
@@ -131,7 +131,7 @@ pub trait Module: Any + Send + Sync {
 
     /// Drops every parameter's gradient, as PyTorch's `zero_grad(set_to_none=True)`.
     fn zero_grad(&self) {
-        self.parameters().iter().for_each(|parameter| parameter.set_grad(None));
+        self.parameters().iter().for_each(Tensor::clear_grad);
     }
 
     /// Moves every parameter, its gradient and every buffer to a device. All keep their names and their owners; tied
@@ -161,17 +161,17 @@ pub trait Module: Any + Send + Sync {
         for (_, tensor) in tensors.filter(|(_, tensor)| tensor.dtype().is_float()) {
             let (id, grad) = (tensor.id(), tensor.grad());
             // The gradient is converted when the old values are gone.
-            tensor.set_grad(None);
+            tensor.clear_grad();
             let converted = match tensor.leaf_to_dtype(dtype) {
                 Ok(converted) => converted,
                 Err(error) => {
-                    tensor.set_grad(grad);
+                    tensor.set_grad(grad)?;
                     return Err(error);
                 }
             };
             replace(self, &BTreeMap::from([(id, converted.clone())]));
             drop(tensor);
-            converted.set_grad(grad.map(|grad| grad.leaf_to_dtype(dtype)).transpose()?);
+            converted.set_grad(grad.map(|grad| grad.leaf_to_dtype(dtype)).transpose()?)?;
         }
         Ok(())
     }
@@ -333,7 +333,12 @@ pub(super) fn walk<'a, M: Module + ?Sized>(module: &'a M, visit: &mut dyn FnMut(
 fn walk_list<'a>(list: Members<'a>, prefix: &str, visit: &mut dyn FnMut(String, Member<'a>)) {
     let (inner, own): (Vec<_>, Vec<_>) =
         list.0.into_iter().partition(|(_, member)| matches!(member, Member::Module(_)));
-    own.into_iter().for_each(|(name, member)| visit(join(prefix, &name), member));
+    for (name, member) in own {
+        if let Member::Parameter(parameter) = member {
+            parameter.set_listed();
+        }
+        visit(join(prefix, &name), member);
+    }
     for (name, member) in inner {
         let path = join(prefix, &name);
         visit(path.clone(), member);

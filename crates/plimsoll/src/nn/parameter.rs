@@ -1,9 +1,13 @@
 //! What a layer owns: parameters, which are trained, and buffers, which are not.
 
+use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 
 use plimsoll_tensor::label::{Category, LabelId, intern};
 use plimsoll_tensor::{Result, Tensor};
+
+use super::made::{Made, Model};
 
 /// A tensor that is trained. As `torch.nn.Parameter`: a leaf that wants a gradient.
 ///
@@ -22,8 +26,11 @@ use plimsoll_tensor::{Result, Tensor};
 /// assert_eq!(model.parameters().len(), 1);
 /// # Ok::<(), plimsoll::Error>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct Parameter(Tensor);
+#[derive(Clone)]
+pub struct Parameter {
+    tensor: Tensor,
+    made: Arc<Made>,
+}
 
 impl Parameter {
     /// Makes a leaf a parameter: it wants a gradient, and its bytes are counted as a parameter's.
@@ -31,18 +38,40 @@ impl Parameter {
     /// # Errors
     /// A tensor that an operation made; a type through which no gradient flows.
     pub fn new(tensor: &Tensor) -> Result<Parameter> {
+        Parameter::made(tensor, &tensor.label(), None)
+    }
+
+    /// The same, as a parameter of a model that is being made.
+    pub(super) fn made(tensor: &Tensor, path: &str, model: Option<&Arc<Model>>) -> Result<Parameter> {
         let tensor = tensor.requires_grad_(true)?;
         tensor.set_owner(Category::Parameter, label_of(&tensor));
-        Ok(Parameter(tensor))
+        let made = Made::of(&tensor, path, model, false);
+        Ok(Parameter { tensor, made })
     }
 
     /// The tensor.
     pub fn tensor(&self) -> &Tensor {
-        &self.0
+        &self.tensor
+    }
+
+    /// Notes that the members of a module led here.
+    pub(super) fn set_listed(&self) {
+        self.made.set_listed();
     }
 
     pub(super) fn replace(&mut self, tensor: Tensor) {
-        self.0 = tensor;
+        if tensor.is_same(&self.tensor) {
+            return;
+        }
+        self.made = self.made.replaced_by(&tensor);
+        self.tensor.set_replaced();
+        self.tensor = tensor;
+    }
+}
+
+impl fmt::Debug for Parameter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Parameter").field(&self.tensor).finish()
     }
 }
 
@@ -50,7 +79,7 @@ impl Deref for Parameter {
     type Target = Tensor;
 
     fn deref(&self) -> &Tensor {
-        &self.0
+        &self.tensor
     }
 }
 

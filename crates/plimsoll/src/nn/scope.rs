@@ -7,6 +7,7 @@ use plimsoll_tensor::label::{self, Category, LabelId, Span};
 use plimsoll_tensor::op::RandomStream;
 use plimsoll_tensor::{DType, Device, Error, Result, Tensor, no_grad};
 
+use super::made::Model;
 use super::{Buffer, Init, Parameter};
 
 /// A place in a model under construction.
@@ -27,12 +28,20 @@ pub struct Scope {
     path: String,
     /// The paths of all parameters made from this root.
     taken: Arc<Mutex<BTreeSet<String>>>,
+    /// The parameters made from this root that are still there.
+    model: Arc<Model>,
 }
 
 impl Scope {
     /// The root of a new model on a device, with no path taken; all start values follow from `seed`.
     pub fn new(device: &Device, seed: u64) -> Scope {
-        Scope { device: device.clone(), seed, path: String::new(), taken: Arc::default() }
+        Scope {
+            device: device.clone(),
+            seed,
+            path: String::new(),
+            taken: Arc::default(),
+            model: Arc::default(),
+        }
     }
 
     /// The place called `name` inside this one.
@@ -66,7 +75,7 @@ impl Scope {
         let _owner = Span::of(Category::Parameter, label::intern(&path));
         let tensor = Tensor::empty(shape, DType::F32, &self.device)?;
         init.fill(&tensor, RandomStream { seed: self.seed, stream: stream_of(&path) })?;
-        Parameter::new(&tensor)
+        Parameter::made(&tensor, &path, Some(&self.model))
     }
 
     /// Draws the start values of a parameter of this place once more, by another rule: for models whose layers do not

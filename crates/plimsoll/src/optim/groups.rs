@@ -9,6 +9,7 @@ use plimsoll_tensor::{DType, Device, Error, Graph, Result, Tensor};
 use super::algorithm::{Algorithm, StateTensor};
 use super::state_dict::{self, OptimizerState};
 use super::{Optimizer, replay};
+use crate::nn::{check_current, check_listed};
 
 /// An optimizer with the options `O`: `Sgd` is `OptimizerOf<SgdOptions>`.
 ///
@@ -33,6 +34,8 @@ use super::{Optimizer, replay};
 pub struct OptimizerOf<O> {
     /// The groups. Their options may be changed between steps.
     pub param_groups: Vec<ParamGroup<O>>,
+    /// Whether a step has asked that the model lists all its parameters.
+    is_checked: bool,
 }
 
 /// Parameters with options in common.
@@ -185,7 +188,7 @@ impl<O: Algorithm> ParamGroup<O> {
 impl<O: Algorithm> OptimizerOf<O> {
     /// An optimizer of these parameters, in one group. State is allocated at the first step.
     pub fn new(parameters: Vec<Tensor>, options: O) -> OptimizerOf<O> {
-        OptimizerOf { param_groups: vec![ParamGroup::new(parameters, options)] }
+        OptimizerOf { param_groups: vec![ParamGroup::new(parameters, options)], is_checked: false }
     }
 
     /// The same, with 32-bit copies of parameters in 16 bits, and their state in 32 bits: a step moves the copy and rounds it
@@ -198,7 +201,7 @@ impl<O: Algorithm> OptimizerOf<O> {
     /// let w = Tensor::ones(&[2], &Device::cpu())?.to_dtype(DType::BF16)?.requires_grad_(true)?;
     /// let mut sgd = Sgd::new(vec![w.clone()], SgdOptions { lr: 1e-3, ..SgdOptions::default() }).with_master_weights();
     /// for _ in 0..10 {
-    ///     w.set_grad(Some(Tensor::ones(&[2], &Device::cpu())?.to_dtype(DType::BF16)?));
+    ///     w.set_grad(Some(Tensor::ones(&[2], &Device::cpu())?.to_dtype(DType::BF16)?))?;
     ///     sgd.step()?;
     /// }
     /// // A step of 0.001 alone would be rounded away: 1 is followed by 0.996.
@@ -227,8 +230,26 @@ impl<O: Algorithm> OptimizerOf<O> {
     }
 }
 
+impl<O: Algorithm> OptimizerOf<O> {
+    /// An error where a step would silently not train what it should.
+    fn check_parameters(&mut self) -> Result<()> {
+        let all = || self.param_groups.iter().flat_map(|group| &group.parameters);
+        if all().next().is_none() {
+            let message = "the optimizer has no parameters: give it those of a model, `model.parameters()`";
+            return Err(Error::argument(O::NAME, message));
+        }
+        check_current(O::NAME, all())?;
+        if !self.is_checked {
+            check_listed(O::NAME, all())?;
+            self.is_checked = true;
+        }
+        Ok(())
+    }
+}
+
 impl<O: Algorithm> Optimizer for OptimizerOf<O> {
     fn step(&mut self) -> Result<()> {
+        self.check_parameters()?;
         for group in &self.param_groups {
             group.options.check()?;
             group.parameters.iter().try_for_each(|parameter| group.options.check_parameter(parameter))?;

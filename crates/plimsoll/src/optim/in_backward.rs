@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use plimsoll_tensor::{HookHandle, Result, Tensor};
+use plimsoll_tensor::{Error, HookHandle, Result, Tensor};
 
 use super::Optimizer;
 use super::algorithm::Algorithm;
@@ -32,10 +32,14 @@ use super::groups::OptimizerOf;
 /// ```
 ///
 /// # Errors
-/// A parameter that does not require a gradient; options that PyTorch rejects.
+/// No parameters; one that does not require a gradient; options that PyTorch rejects.
 #[allow(clippy::needless_pass_by_value, reason = "as every optimizer takes its options")]
 pub fn step_in_backward<O: Algorithm>(parameters: &[Tensor], options: O) -> Result<StepInBackward<O>> {
     options.check()?;
+    if parameters.is_empty() {
+        let message = "there are no parameters to step: give it those of a model, `model.parameters()`";
+        return Err(Error::argument(O::NAME, message));
+    }
     let mut steps = StepInBackward { optimizers: Vec::new(), hooks: Vec::new() };
     for parameter in parameters {
         options.check_parameter(parameter)?;
@@ -43,7 +47,7 @@ pub fn step_in_backward<O: Algorithm>(parameters: &[Tensor], options: O) -> Resu
         steps.optimizers.push(optimizer.clone());
         steps.hooks.push(parameter.register_post_accumulate_grad_hook(move |parameter| {
             locked(&optimizer).step()?;
-            parameter.set_grad(None);
+            parameter.clear_grad();
             Ok(())
         })?);
     }

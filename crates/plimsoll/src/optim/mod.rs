@@ -41,7 +41,9 @@ pub trait Optimizer {
     /// them first, so running out of memory leaves every parameter as it was.
     ///
     /// # Errors
-    /// An option that PyTorch rejects, before anything changes; out of memory, at the first step.
+    /// Before anything changes: no parameters at all; an option that PyTorch rejects; a parameter that has another tensor since
+    /// the optimizer was made; at the first step, a parameter of the same model that no [`members!`](crate::members) lists, and
+    /// out of memory.
     fn step(&mut self) -> Result<()>;
 
     /// Sets the learning rate of the next step in every group.
@@ -106,6 +108,6 @@ pub trait Optimizer {
 
     /// Drops every gradient, as PyTorch's `zero_grad(set_to_none=True)`.
     fn zero_grad(&self) {
-        self.parameters().iter().for_each(|parameter| parameter.set_grad(None));
+        self.parameters().iter().for_each(Tensor::clear_grad);
     }
 }

@@ -65,7 +65,7 @@ impl Default for MuonOptions {
 /// use plimsoll::{Device, Tensor};
 /// let device = Device::cpu();
 /// let w = Tensor::zeros(&[4, 4], &device)?.requires_grad_(true)?;
-/// w.set_grad(Some(Tensor::randn(&[4, 4], &device)?));
+/// w.set_grad(Some(Tensor::randn(&[4, 4], &device)?))?;
 /// Muon::new(vec![w.clone()], MuonOptions { lr: 1.0, ..MuonOptions::default() }).step()?;
 /// let singular_values_squared: f32 = w.to_vec::<f32>()?.iter().map(|x| x * x).sum();
 /// assert!(singular_values_squared > 1.0 && singular_values_squared < 9.0);

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use super::SerializeError;
 use super::safetensors::{self, CHECKPOINT, SafetensorsFile};
 use super::state_dict::{StateDict, Strict, TensorSource};
-use crate::nn::Module;
+use crate::nn::{Module, check_listed};
 use crate::optim::{GroupState, Optimizer, OptimizerState, ParamState};
 
 /// A model, optimizers, generators, and values (schedulers, epoch, position in the data), to go on from bit for bit.
@@ -93,6 +93,7 @@ impl Checkpoint {
     /// # Errors
     /// A disk that is full, a folder that is not there: what was saved before is unchanged. Tensors without values.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), SerializeError> {
+        check_listed("save", self.tensors.iter().map(|(_, tensor)| tensor))?;
         let groups: Vec<Value> = self
             .optimizer_groups
             .iter()

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 use super::atomic::{self, Written};
 use super::good::last_good;
 use super::{SerializeError, StateDict, TensorSource, checksum};
+use crate::nn::check_listed;
 
 /// The text of a checkpoint's header that has what is not a tensor, as JSON.
 pub(super) const CHECKPOINT: &str = "plimsoll.checkpoint";
@@ -116,8 +117,10 @@ impl<'a> Layout<'a> {
 /// Writes a state dict as a safetensors file, each tensor once. The file is replaced whole or not at all.
 ///
 /// # Errors
-/// A disk that is full, a folder that is not there: what was saved before is unchanged. Tensors without values.
+/// A disk that is full, a folder that is not there: what was saved before is unchanged. Tensors without values. Parameters of a
+/// model with others that no [`members!`](crate::members) lists, so that they would be lost.
 pub fn save(dict: &StateDict, path: impl AsRef<Path>) -> Result<(), SerializeError> {
+    check_listed("save", dict.iter().map(|(_, tensor)| tensor))?;
     save_as(dict.iter(), BTreeMap::new(), path.as_ref())
 }
 

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use super::atomic::{self, Written};
 use super::safetensors::{self, SafetensorsFile};
 use super::{SerializeError, StateDict, TensorSource};
+use crate::nn::check_listed;
 
 const INDEX: &str = "model.safetensors.index.json";
 const WHOLE: &str = "model.safetensors";
@@ -42,6 +43,7 @@ pub fn save_sharded(
     folder: impl AsRef<Path>,
     shard_bytes: u64,
 ) -> Result<(), SerializeError> {
+    check_listed("save_sharded", dict.iter().map(|(_, tensor)| tensor))?;
     let folder = folder.as_ref();
     let mut shards: Vec<(u64, Vec<(&str, &Tensor)>)> = Vec::new();
     let mut seen = BTreeSet::new();

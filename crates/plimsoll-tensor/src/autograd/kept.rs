@@ -1,0 +1,111 @@
+//! What a graph keeps alive, and through which operations: for finding why memory is not freed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::data::Data;
+use crate::dtype::DType;
+use crate::label::{self, Category};
+use crate::tensor::{Edge, Node, Tensor};
+
+/// One allocation that a graph keeps alive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Its bytes, without the allocator's rounding.
+    pub bytes: u64,
+    /// The sizes of the tensor, as the newest operation keeps it.
+    pub shape: Vec<usize>,
+    /// Its type.
+    pub dtype: DType,
+    /// Whose it is, as in the memory account: a layer, a parameter or an operation.
+    pub owner: String,
+    /// What it is for.
+    pub category: Category,
+    /// The operations whose derivatives keep it, the newest first, each with its layer: `mul (in head)`. For a leaf that
+    /// waits for its gradient it is `accumulate_grad`.
+    pub through: Vec<String>,
+}
+
+impl fmt::Display for Kept {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Kept { bytes, shape, dtype, owner, through, .. } = self;
+        write!(f, "{bytes} bytes, {dtype} {shape:?} of {owner}, kept by {}", through.join(", "))
+    }
+}
+
+/// What the graphs that end in these tensors keep alive, the largest first: everything that is freed when the last of these
+/// tensors goes, or by a backward pass, unless something else holds it too. What a hook packed, and what is computed again, is
+/// not listed. It runs nothing and changes nothing.
+///
+/// ```
+/// use plimsoll_tensor::autograd::kept_by;
+/// use plimsoll_tensor::{Device, Tensor};
+/// let device = Device::cpu();
+/// let x = Tensor::ones(&[1024], &device)?.requires_grad_(true)?;
+/// // A loss that is kept for a log keeps its whole graph.
+/// let loss = x.exp()?.mul(&x.sin()?)?.sum()?;
+/// let kept = kept_by(&[&loss]);
+/// assert_eq!(kept.iter().map(|kept| kept.bytes).collect::<Vec<_>>(), [4096; 3]);
+/// assert_eq!(kept[0].through, ["mul", "exp"]);
+/// assert!(kept_by(&[&loss.detach()]).is_empty());
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+pub fn kept_by(roots: &[&Tensor]) -> Vec<Kept> {
+    let mut nodes: BTreeMap<u64, Arc<Node>> = BTreeMap::new();
+    let mut leaves: Vec<Tensor> = Vec::new();
+    let mut list: Vec<Edge> =
+        roots.iter().filter(|root| !root.is_leaf()).filter_map(|root| root.edge()).collect();
+    while let Some(edge) = list.pop() {
+        match edge {
+            Edge::Leaf(leaf) => leaves.push(leaf),
+            Edge::Node(node, _) => {
+                if nodes.insert(node.sequence, node.clone()).is_none() {
+                    list.extend(node.edges().iter().flatten().cloned());
+                }
+            }
+        }
+    }
+    let mut found = Found::default();
+    for node in nodes.values().rev() {
+        let owner = label::text(node.layer);
+        let name =
+            if owner.is_empty() { node.name().to_owned() } else { format!("{} (in {owner})", node.name()) };
+        node.kept(&mut |data| found.add(data, &name));
+    }
+    let mut seen = BTreeSet::new();
+    for leaf in leaves.iter().filter(|leaf| seen.insert(leaf.id())) {
+        found.add(leaf.data(), "accumulate_grad");
+    }
+    let mut all = found.all;
+    all.sort_by(|a, b| b.bytes.cmp(&a.bytes));
+    all
+}
+
+/// In the order in which it was found, and the place of each storage.
+#[derive(Default)]
+struct Found {
+    all: Vec<Kept>,
+    places: BTreeMap<usize, usize>,
+}
+
+impl Found {
+    fn add(&mut self, data: &Data, through: &str) {
+        let at = *self.places.entry(data.storage.id()).or_insert(self.all.len());
+        if at == self.all.len() {
+            let tag = data.storage.tag();
+            self.all.push(Kept {
+                bytes: data.storage.bytes(),
+                shape: data.layout.shape().to_vec(),
+                dtype: data.dtype,
+                owner: label::text(tag.label),
+                category: tag.category,
+                through: Vec::new(),
+            });
+        }
+        let list = &mut self.all[at].through;
+        if list.last().is_none_or(|last| last != through) {
+            list.push(through.to_owned());
+        }
+    }
+}

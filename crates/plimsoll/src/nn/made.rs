@@ -1,0 +1,152 @@
+//! Which parameters there are, and which of them a module lists: one that nobody lists would silently not be trained or saved.
+//!
+//! Each parameter has a note, [`Made`], that its clones share. What trains or saves tensors asks here ([`check`]) by the tensors
+//! that it was given. A note lives as long as a parameter has it, and holds no tensor.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use plimsoll_tensor::{Error, Result, Tensor};
+
+/// What is known of a parameter beside its tensor.
+#[derive(Debug)]
+pub(super) struct Made {
+    /// Of the tensor.
+    id: usize,
+    path: String,
+    /// Whether the members of a module led to it.
+    listed: AtomicBool,
+    /// The parameters made from the same root, where a scope made it.
+    model: Option<Arc<Model>>,
+}
+
+/// The parameters that are made from one root scope, in their order.
+#[derive(Debug, Default)]
+pub(super) struct Model(Mutex<Vec<Weak<Made>>>);
+
+/// The notes of all parameters, by the ids of their tensors.
+static ALL: Mutex<BTreeMap<usize, Weak<Made>>> = Mutex::new(BTreeMap::new());
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Made {
+    /// The note of a tensor that is a parameter; `model` knows it if it is new.
+    pub(super) fn of(tensor: &Tensor, path: &str, model: Option<&Arc<Model>>, listed: bool) -> Arc<Made> {
+        let mut all = lock(&ALL);
+        if let Some(made) = all.get(&tensor.id()).and_then(Weak::upgrade) {
+            return made;
+        }
+        let (path, listed) = (path.to_owned(), AtomicBool::new(listed));
+        let made = Arc::new(Made { id: tensor.id(), path, listed, model: model.cloned() });
+        all.insert(tensor.id(), Arc::downgrade(&made));
+        drop(all);
+        if let Some(model) = model {
+            let mut notes = lock(&model.0);
+            notes.retain(|note| note.strong_count() > 0);
+            notes.push(Arc::downgrade(&made));
+        }
+        made
+    }
+
+    /// The note of the tensor that takes the place of this one's.
+    pub(super) fn replaced_by(&self, tensor: &Tensor) -> Arc<Made> {
+        Made::of(tensor, &self.path, self.model.as_ref(), self.listed.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn set_listed(&self) {
+        self.listed.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        let mut all = lock(&ALL);
+        // Another tensor may have the number by now.
+        if all.get(&self.id).is_some_and(|note| note.strong_count() == 0) {
+            all.remove(&self.id);
+        }
+    }
+}
+
+fn note(tensor: &Tensor) -> Option<Arc<Made>> {
+    lock(&ALL).get(&tensor.id()).and_then(Weak::upgrade)
+}
+
+/// An error where a model that one of these tensors belongs to has a parameter that no module lists.
+///
+/// # Errors
+/// [`Error::Argument`] of `op`, which names the field.
+pub(crate) fn check_listed<'a>(op: &'static str, tensors: impl Iterator<Item = &'a Tensor>) -> Result<()> {
+    let mut models: Vec<Arc<Model>> = Vec::new();
+    for model in tensors.filter_map(|tensor| note(tensor)?.model.clone()) {
+        if !models.iter().any(|known| Arc::ptr_eq(known, &model)) {
+            models.push(model);
+        }
+    }
+    for model in models {
+        // Outside the lock: the last handle of a note may go here.
+        let notes: Vec<Arc<Made>> = lock(&model.0).iter().filter_map(Weak::upgrade).collect();
+        let is_listed = |made: &&Arc<Made>| made.listed.load(Ordering::Relaxed);
+        let (listed, unlisted): (Vec<&Arc<Made>>, Vec<&Arc<Made>>) = notes.iter().partition(is_listed);
+        if let Some(made) = unlisted.first() {
+            let (owner, field) = field_of(&made.path, listed.iter().map(|made| made.path.as_str()));
+            let owner = if owner.is_empty() { String::new() } else { format!(" of `{owner}`") };
+            let message = format!(
+                "the parameter `{}` is in no `members!`, so it would be neither trained nor saved: add the field `{field}` \
+                 to the `members!`{owner}; if it belongs to another model, make that from a Scope of its own",
+                made.path
+            );
+            return Err(Error::Argument { op, message });
+        }
+    }
+    Ok(())
+}
+
+/// The layer whose list lacks a path, and the field that it lacks: the first name that no listed path begins with.
+fn field_of<'a>(path: &'a str, listed: impl Iterator<Item = &'a str>) -> (&'a str, &'a str) {
+    let begins = |listed: &str| {
+        let same = path.split('.').zip(listed.split('.')).take_while(|(a, b)| a == b);
+        same.map(|(name, _)| name.len() + 1).sum::<usize>()
+    };
+    let shared = listed.map(begins).max().unwrap_or(0).min(path.rfind('.').map_or(0, |dot| dot + 1));
+    let field = path[shared..].split('.').next().unwrap_or(path);
+    (path[..shared].trim_end_matches('.'), field)
+}
+
+/// An error where a parameter has another tensor by now than one of these.
+///
+/// # Errors
+/// [`Error::Argument`] of `op`, which names the parameter.
+pub(crate) fn check_current<'a>(
+    op: &'static str,
+    mut tensors: impl Iterator<Item = &'a Tensor>,
+) -> Result<()> {
+    match tensors.find(|tensor| tensor.is_replaced() && note(tensor).is_none()) {
+        None => Ok(()),
+        Some(old) => {
+            let message = format!(
+                "the parameter {} has another tensor since this optimizer was made (the model was moved or converted): make \
+                 the optimizer afterwards, from `parameters()`",
+                old.label()
+            );
+            Err(Error::Argument { op, message })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_field_that_is_missing_is_the_first_name_that_no_listed_path_begins_with() {
+        let of = |path, listed: &[&'static str]| field_of(path, listed.iter().copied());
+        assert_eq!(of("head.weight", &["body.0.weight"]), ("", "head"));
+        assert_eq!(of("scale", &["body.0.weight"]), ("", "scale"));
+        assert_eq!(of("body.1.gate.weight", &["body.0.weight", "body.1.up.weight"]), ("body.1", "gate"));
+        assert_eq!(of("fc.bias", &["fc.weight"]), ("fc", "bias"));
+    }
+}
