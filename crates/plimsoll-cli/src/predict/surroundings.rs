@@ -81,8 +81,9 @@ mod tests {
     fn every_cache_is_in_the_runs_folder_and_nvidia_smi_comes_first_on_the_path() {
         let folder = tempfile::tempdir().unwrap();
         let variables = laid_out(folder.path(), |name| (name == "PATH").then(|| "/usr/bin".into())).unwrap();
-        for (name, value) in &variables {
-            assert!(value.to_string_lossy().starts_with(&*folder.path().to_string_lossy()), "{name}");
+        for (name, value) in variables.iter().filter(|(name, _)| OFFLINE.iter().all(|(it, _)| it != name)) {
+            let value = value.to_string_lossy().replace("file://", "");
+            assert!(value.starts_with(&*folder.path().to_string_lossy()), "{name}");
         }
         let (_, path) = variables.iter().find(|(name, _)| *name == "PATH").unwrap();
         let path = path.to_string_lossy().into_owned();

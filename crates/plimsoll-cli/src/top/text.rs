@@ -158,6 +158,7 @@ activations          10.00 MiB   45.5 %
 temporaries            0 bytes    0.0 %
 workspaces             0 bytes    0.0 %
 inputs                 0 bytes    0.0 %
+outputs                0 bytes    0.0 %
 
 peaks: 36.00 MiB live, 42.00 MiB reserved
 34 steps begun, growth +64.00 KiB a step
