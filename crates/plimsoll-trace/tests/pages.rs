@@ -48,7 +48,7 @@ fn a_leak_is_drawn_as_a_staircase_with_its_line() {
     let page = page(&files::open(&files::here("tests/snapshots/leak_layer.pickle.gz")));
     let text = read(&page);
     assert!(
-        text.contains("leaking (certain): 64.00 KiB per step in 56 of 56 steps, 3.50 MiB in total"),
+        text.contains("Leaking (certain): 64.00 KiB per step in 56 of 56 steps, 3.50 MiB in total"),
         "{text}"
     );
     assert!(text.contains("look for an append to self"));
@@ -71,7 +71,7 @@ fn a_leak_is_a_verdict_that_something_is_wrong() {
 fn what_would_help_and_the_largest_owners_come_right_below_the_verdict() {
     for (name, help) in [
         ("gpt2_oom", "less memory: 104.93 MiB for this request, the rest for"),
-        ("leak_layer", "a module stores a tensor at each forward call"),
+        ("leak_layer", "A module stores a tensor at each forward call"),
         ("programs/fragmented", "would have served the failed request"),
     ] {
         let page = page(&files::open(&files::here(&format!("tests/snapshots/{name}.pickle.gz"))));
@@ -229,6 +229,6 @@ fn the_users_categories_have_bands_of_their_own() {
     let devices = [DeviceExplanation::of(&snapshot, 0, &origins, Options::default())];
     let report = Report { file: "a", snapshot: &snapshot, origins: &origins, devices: &devices };
     let page = Page { about: About::Recording(report), title: "a", command: "plimsoll explain" }.html();
-    assert!(page.contains("class=\"kind-10\""), "a bar of the table has the category's colour");
-    assert!(page.contains("\"kind\":10,\"name\":\"my losses\""), "and so has a band");
+    assert!(page.contains("class=\"kind-11\""), "a bar of the table has the category's colour");
+    assert!(page.contains("\"kind\":11,\"name\":\"my losses\""), "and so has a band");
 }
