@@ -2,7 +2,7 @@
 
 mod program;
 
-use program::{explained, json, kept, plimsoll, stderr, text};
+use program::{Folder, explained, json, kept, plimsoll, stderr, text};
 
 /// The sum of a table's bytes.
 fn sum(rows: &serde_json::Value) -> u64 {
@@ -166,4 +166,24 @@ fn what_stays_at_the_end_stands_beside_the_peak_if_it_is_more_than_little() {
     let answer = text(&["explain", &kept("gpt2_oom.pickle.gz")]);
     assert!(!answer.contains("Live at the end"), "{answer}");
     assert!(explained(&kept("gpt2_oom.pickle.gz"))["held_at_end"].is_null());
+}
+
+#[test]
+fn a_file_without_events_says_what_cannot_be_known() {
+    let answer = text(&["explain", &kept("tiny.pickle.gz")]);
+    assert!(!answer.contains("nothing failed") && answer.contains("whether memory ran out"), "{answer}");
+    let answer = json(&plimsoll(&["explain", &kept("tiny.pickle.gz"), "--json"]));
+    assert!(answer["verdict"]["failed"].is_null(), "{answer}");
+}
+
+#[test]
+fn a_recording_of_our_own_runtime_names_layers_and_its_one_step() {
+    let folder = Folder::new("own-recording");
+    let file = folder.file("own.pickle");
+    text(&["train", "mnist", "--images", "20", "--epochs", "1", "--device", "sim", "--snapshot", &file]);
+    let answer = text(&["explain", &file]);
+    for part in ["fc1.weight > tensor", "Plimsoll's runtime", "Growth by step: 1 step ("] {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+    assert!(!answer.contains("torch."), "{answer}");
 }

@@ -250,3 +250,15 @@ fn a_database_has_every_event_segment_and_block() {
     let check: String = database.query_row("PRAGMA integrity_check", [], |row| row.get(0)).expect("a check");
     assert_eq!(check, "ok");
 }
+
+#[test]
+fn folded_stacks_have_frames_of_cpp_only_where_they_are_asked_for() {
+    let (plain, native) =
+        (export("gpt2_oom.pickle.gz", &["folded"]), export("gpt2_oom.pickle.gz", &["folded", "--native"]));
+    assert!(!plain.contains(".so") && native.contains("libpython3"), "{plain}");
+    assert_eq!(folded_bytes(&plain), folded_bytes(&native));
+    assert_eq!(
+        plimsoll(&["export", &kept("gpt2_oom.pickle.gz"), "--to", "perfetto", "--native"]).status.code(),
+        Some(2)
+    );
+}

@@ -109,6 +109,11 @@ impl Snapshot {
         self.setting("plimsoll").is_some()
     }
 
+    /// What wrote the file, in words: our own runtime, or the versions of PyTorch that write its keys.
+    pub fn written_by(&self) -> &'static str {
+        if self.is_own() { "Plimsoll's runtime" } else { self.facts.written_by() }
+    }
+
     /// The value of a setting, by its name in `allocator_settings`.
     pub fn setting(&self, name: &str) -> Option<&Setting> {
         self.settings.iter().find(|(known, _)| known == name).map(|(_, setting)| setting)

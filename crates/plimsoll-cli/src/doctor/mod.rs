@@ -53,7 +53,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<Answer, Failure> {
 fn as_text(explained: &Explained) -> String {
     let mut out = String::new();
     let form = explained.snapshot.facts.form.map_or_else(String::new, |form| form.to_string());
-    let written_by = explained.snapshot.facts.written_by();
+    let written_by = explained.snapshot.written_by();
     // Writing to a `String` cannot fail.
     for (nth, device) in explained.devices.iter().enumerate() {
         let quality = explained.quality(device);
@@ -195,7 +195,7 @@ fn all_as_json(explained: &Explained) -> String {
         "schema": "plimsoll.doctor/1",
         "file": explained.file,
         "form": facts.form.map(|form| form.to_string()),
-        "written_by": facts.written_by(),
+        "written_by": explained.snapshot.written_by(),
         "devices": devices.collect::<Vec<_>>(),
     });
     format!("{value:#}")

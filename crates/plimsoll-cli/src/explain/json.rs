@@ -15,7 +15,7 @@ pub(crate) fn render(explained: &Explained) -> String {
     let value = json!({
         "schema": "plimsoll.explain/1",
         "file": explained.file,
-        "written_by": explained.snapshot.facts.written_by(),
+        "written_by": explained.snapshot.written_by(),
         "verdict": devices::verdict_as_json(explained),
         "lines_of_several_devices": devices::parts_as_json(explained),
         "devices": of_each,

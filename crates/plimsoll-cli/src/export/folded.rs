@@ -50,7 +50,8 @@ fn name(snapshot: &Snapshot, place: Place) -> String {
     let frame = snapshot.stacks.get_frame(id);
     let (function, file) = (snapshot.texts.get(frame.name), snapshot.texts.get(frame.filename));
     let name = match file {
-        "" | "??" => function.to_owned(),
+        // Also layers, operations and categories of our own runtime: there is no file.
+        "" | "??" | "<label>" | "<plimsoll>" | "<category>" => function.to_owned(),
         _ => format!("{function} ({}:{})", words::short(file), frame.line),
     };
     words::plain(&name).replace(';', ":")

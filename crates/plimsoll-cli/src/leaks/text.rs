@@ -52,11 +52,12 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
             let _ = writeln!(out, "  {}", words::NO_HOLDER);
         }
         others(&mut out, explained, device, args.shown.rows, size);
-        let (count, told_by) = (device.steps.len(), device.steps.evidence());
+        let told_by = device.steps.evidence();
+        let count = words::counted(device.steps.len() as u64, "step");
         let confidence = device.steps.confidence;
         let _ = writeln!(
             out,
-            "\n{BOLD}Live memory after each step{RESET} ({count} steps; a step ends where {told_by}: {confidence})"
+            "\n{BOLD}Live memory after each step{RESET} ({count}; a step ends where {told_by}: {confidence})"
         );
         let change = |by| args.shown.change(by);
         staircase::render(&mut out, &device.leaks.whole.held, size, change);

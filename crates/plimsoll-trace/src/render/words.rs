@@ -322,7 +322,7 @@ pub fn reason(key: Purposed) -> String {
 pub fn writer(file: &str, snapshot: &Snapshot) -> String {
     let vendor = snapshot.vendor().map(|vendor| format!(", on {}: {}", vendor.name(), vendor.caveat()));
     let vendor = vendor.unwrap_or_default();
-    format!("{file}: {}{vendor}; no code in the file was run", snapshot.facts.written_by())
+    format!("{file}: {}{vendor}; no code in the file was run", snapshot.written_by())
 }
 
 /// The quality and the writer of a file: a line for the file, and one for each device. `file` is the name that the
