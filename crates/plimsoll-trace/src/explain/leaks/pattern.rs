@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use super::rows::Rows;
 use super::{Course, Line, Place, Verdict};
 use crate::explain::modules::{in_modules, is_call};
-use crate::explain::origin::{Activity, Name, Origin, Origins};
+use crate::explain::origin::{Activity, Name, Origin, Origins, is_library, is_python};
 use crate::explain::purpose::{Purposes, Why};
 use crate::explain::steps::Steps;
-use crate::snapshot::{Action, EventIndex, FrameId, LifeIndex, Snapshot, StackId};
+use crate::snapshot::{Action, EventIndex, LifeIndex, Snapshot, StackId};
 use crate::timeline::{Life, Timeline};
 
 /// What a leak, or a line, looks like.
@@ -286,16 +286,51 @@ fn failures(snapshot: &Snapshot, timeline: &Timeline, steps: &Steps) -> usize {
 /// that PyTorch's hooks of gradients and saved tensors call.
 fn is_of_hook(snapshot: &Snapshot, origins: &Origins, stack: StackId) -> bool {
     let line = origins.get(Some(stack)).line;
-    let mut frames = snapshot.stacks.frame_ids(stack).skip_while(|&frame| Some(frame) != line);
-    let text = |id: FrameId| {
+    let frames = snapshot.stacks.frame_ids(stack).skip_while(|&frame| Some(frame) != line);
+    let texts = frames.map(|id| {
         let frame = snapshot.stacks.get_frame(id);
         (snapshot.texts.get(frame.filename), snapshot.texts.get(frame.name))
-    };
-    let Some((_, function)) = frames.next().map(text) else { return false };
-    // The frame that calls it; names of 2.x: `inner` is in `_call_impl`.
-    let Some((file, caller)) = frames.next().map(text) else { return false };
-    let file = file.replace('\\', "/");
-    let by_module = file.ends_with("/nn/modules/module.py") && matches!(caller, "_call_impl" | "inner");
-    let by_hooks = file.ends_with("/torch/utils/hooks.py") || file.ends_with("/autograd/graph.py");
-    by_module && function != "forward" || by_hooks
+    });
+    let mut called = None;
+    // The interpreter's frames of C++ lie between those of Python.
+    for (file, name) in texts.filter(|(file, _)| is_python(file)) {
+        let path = file.replace('\\', "/");
+        let is_of_hooks = path.ends_with("/torch/utils/hooks.py") || path.ends_with("/autograd/graph.py");
+        // In PyTorch 2, `inner` is a part of `_call_impl`.
+        let is_of_module = path.ends_with("/nn/modules/module.py") && matches!(name, "_call_impl" | "inner");
+        if is_of_hooks || is_of_module {
+            return called.is_some_and(|(name, is_own)| is_own && (is_of_hooks || name != "forward"));
+        }
+        called = Some((name, !is_library(file)));
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::snapshot::Frame;
+
+    #[test]
+    fn a_hook_is_what_a_module_calls_beside_its_forward() {
+        let is_hook = |frames: &[(&str, &str)]| {
+            let mut snapshot = Snapshot::default();
+            let ids: Vec<_> = frames
+                .iter()
+                .map(|(file, name)| {
+                    let [filename, name] = [file, name].map(|text| snapshot.texts.intern(text).unwrap());
+                    snapshot.stacks.frame(Frame { filename, name, line: 1, fx: None }).unwrap()
+                })
+                .collect();
+            let stack = snapshot.stacks.stack(&ids).unwrap();
+            is_of_hook(&snapshot, &Origins::of(&snapshot), stack)
+        };
+        let (module, own) = ("/x/site-packages/torch/nn/modules/module.py", "/home/me/train.py");
+        assert!(is_hook(&[(own, "keep"), ("Objects/call.c", "call"), (module, "inner"), (own, "<module>")]));
+        assert!(is_hook(&[(own, "store"), (own, "keep"), (module, "_call_impl"), (own, "<module>")]));
+        assert!(!is_hook(&[(own, "forward"), (module, "_call_impl"), (own, "<module>")]));
+        let compiled = "/x/site-packages/torch/_dynamo/eval_frame.py";
+        assert!(!is_hook(&[(own, "block"), (own, "forward"), (compiled, "_fn"), (module, "_call_impl")]));
+        assert!(!is_hook(&[(own, "<module>")]));
+    }
 }
