@@ -154,7 +154,7 @@ fn a_set_that_fits_is_found_where_the_program_alone_does_not_fit() {
     );
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn no_more_tensors_are_moved_to_the_host_than_is_needed() {
     let torch = Torch::new("plan-part", BLOCKS);
@@ -181,7 +181,7 @@ fn a_program_that_fits_as_it_is_keeps_its_command() {
     assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py")), "{plan}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_program_that_asks_for_the_gpus_memory_runs_on_one_of_that_size() {
     let torch = Torch::new("plan-asks", BLOCKS);
@@ -192,7 +192,7 @@ fn a_program_that_asks_for_the_gpus_memory_runs_on_one_of_that_size() {
     assert_eq!(peak(&small["planned"]), peak(&small["tried"][0]), "{small}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn memory_that_grows_after_the_first_steps_counts() {
     let torch = Torch::new("plan-grows", &GROWS.replace("MODEL", model()));
@@ -209,7 +209,7 @@ fn memory_that_grows_after_the_first_steps_counts() {
     assert_eq!(peak(&plan["planned"]), peak(chosen), "{plan}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_value_that_decides_a_size_is_named_and_can_be_assumed() {
     let program = "
@@ -272,7 +272,7 @@ fn fits(torch: &Torch, set: &str, batch: u64) -> bool {
     torch.predict(&options, &[&batch.to_string()]).status.success()
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
     let torch = Torch::new("plan-batch", &BATCHED.replace("MODEL", model()));
@@ -295,7 +295,7 @@ fn the_largest_batch_is_named_as_the_program_is_and_with_a_set() {
     assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py 4")), "{plan}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn the_least_memory_and_the_fastest_step_are_those_of_all_rows() {
     let torch = Torch::new("plan-goals", BLOCKS);
@@ -323,7 +323,7 @@ fn the_least_memory_and_the_fastest_step_are_those_of_all_rows() {
     assert!(seconds(row(&speed, "fused").expect("a row")) < seconds(&tried[0]), "{speed}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_trial_that_hangs_is_a_row_and_the_search_goes_on() {
     let torch = Torch::new("plan-hangs", BLOCKS);
@@ -333,7 +333,7 @@ fn a_trial_that_hangs_is_a_row_and_the_search_goes_on() {
     assert!(row(&plan, "offload").is_some_and(|it| it["peak_allocated_bytes"].is_u64()), "{plan}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_trial_beyond_the_time_of_a_search_ends_it() {
     let torch = Torch::new("plan-late", BLOCKS);
@@ -345,7 +345,7 @@ fn a_trial_beyond_the_time_of_a_search_ends_it() {
     assert!(plan["summary"].as_str().is_some_and(|it| it.contains("in time (--within)")), "{plan}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn an_evaluation_between_steps_is_no_part_of_a_step() {
     let torch = Torch::new("plan-evaluates", BLOCKS);
@@ -356,7 +356,7 @@ fn an_evaluation_between_steps_is_no_part_of_a_step() {
     assert_eq!(checkpointed["extra_flops"].as_u64(), Some(forward), "{plan}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn expandable_segments_act_in_a_trial_as_from_the_beginning() {
     // PyTorch 2.8 reads its settings from a variable of another name.
@@ -395,7 +395,7 @@ for step in range(4):
         optimizer.step()
 ";
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn the_lines_name_each_of_several_models() {
     let torch = Torch::new("plan-models", MODELS);
@@ -411,7 +411,7 @@ fn the_lines_name_each_of_several_models() {
     );
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn an_interrupted_search_reports_what_it_knows() {
     let torch = Torch::new("plan-interrupt", BLOCKS);

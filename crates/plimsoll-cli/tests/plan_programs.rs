@@ -108,7 +108,7 @@ fn summary(plan: &Value) -> &str {
     plan["summary"].as_str().unwrap_or_default()
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_program_that_never_calls_backward_is_judged_as_it_is() {
     let torch = Torch::new("plan-infers", UNUSUAL);
@@ -150,7 +150,7 @@ for step in range(4):
     optimizer.step()
 ";
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn parts_of_the_batch_are_tried_once_where_they_have_no_effect() {
     let torch = Torch::new("plan-functions", FAILS);
@@ -177,7 +177,7 @@ fn a_failure_of_the_programs_own_lines_is_not_blamed_on_a_technique() {
     assert!(said.contains("FAILED") && said.contains("train.py:13") && !said.contains("technique"), "{said}");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_program_without_an_optimizer_with_its_model_in_a_subprocess_or_in_a_process_group_is_planned_for() {
     let torch = Torch::new("plan-manual", UNUSUAL);
@@ -205,7 +205,7 @@ fn a_program_that_asks_about_the_gpu_makes_its_model_once() {
     assert_eq!(made, "x", "the model is made once, before the sets are tried");
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_model_that_is_compiled_or_has_no_repeated_blocks_is_refused_with_that_reason() {
     let torch = Torch::new("plan-compiles", UNUSUAL);
@@ -215,7 +215,7 @@ fn a_model_that_is_compiled_or_has_no_repeated_blocks_is_refused_with_that_reaso
     }
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_model_that_is_compiled_fits_with_techniques_where_it_is_not() {
     let torch = Torch::new("plan-eager", UNUSUAL);

@@ -78,7 +78,7 @@ pub fn kept_by(roots: &[&Tensor]) -> Vec<Kept> {
         found.add(leaf.data(), "accumulate_grad");
     }
     let mut all = found.all;
-    all.sort_by(|a, b| b.bytes.cmp(&a.bytes));
+    all.sort_by_key(|kept| std::cmp::Reverse(kept.bytes));
     all
 }
 

@@ -110,12 +110,12 @@ fn run(case: &Case, float: DType, graph: Graph, device: &Device) -> Result<(Vec<
     }
     let mut made: Vec<Tensor> = Vec::new();
     for leaf in &leaves {
-        let before = made.iter().filter(|x| x.requires_grad());
+        let mut before = made.iter().filter(|x| x.requires_grad());
         let tensor = match graph {
             _ if !leaf.requires_grad() => leaf.clone(),
             Graph::Chained => {
                 // Of the same sign, and as far from each other: in the domain of the case.
-                let share = before.last().map(|x| x.mean()?.tanh()?.affine(0.01, 1.0)).transpose()?;
+                let share = before.next_back().map(|x| x.mean()?.tanh()?.affine(0.01, 1.0)).transpose()?;
                 share.map_or_else(|| leaf.affine(1.0, 0.0), |share| leaf.mul(&share))?
             }
             Graph::Shared => match before.clone().find(|x| x.shape() == leaf.shape()) {

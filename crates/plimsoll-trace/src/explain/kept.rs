@@ -187,7 +187,10 @@ fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
 }
 
 /// For each size, the births of its blocks in order, each with the latest free of those born until then.
-struct Spans(BTreeMap<u64, Vec<(Option<EventIndex>, Option<EventIndex>)>>);
+struct Spans(BTreeMap<u64, Vec<Span>>);
+
+/// The first and the last event of a block; `None` before the first and after the last event of the recording.
+type Span = (Option<EventIndex>, Option<EventIndex>);
 
 impl Spans {
     fn of(lives: &[Life], purposes: &[Purpose]) -> Self {

@@ -112,7 +112,7 @@ impl Reader {
             }
             Some(_) => {}
             None if self.failed.len() < MOST_MESSAGES => {
-                self.failed.push(Failed { message, rank, traceback })
+                self.failed.push(Failed { message, rank, traceback });
             }
             None => {}
         }

@@ -143,10 +143,10 @@ impl OutOfMemory {
             return self.others.clone();
         };
         let all: u64 = self.others.iter().map(|(_, bytes)| bytes).sum();
-        let own =
+        let mut own =
             self.others.iter().enumerate().filter(|(_, (_, bytes))| *bytes >= reserved).map(|(nth, _)| nth);
         let own =
-            own.last().filter(|_| self.process_bytes.is_none() && all.saturating_add(reserved) > capacity);
+            own.next_back().filter(|_| self.process_bytes.is_none() && all.saturating_add(reserved) > capacity);
         self.others.iter().enumerate().filter(|(nth, _)| Some(*nth) != own).map(|(_, it)| *it).collect()
     }
 }

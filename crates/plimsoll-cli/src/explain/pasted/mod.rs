@@ -2,7 +2,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `said.rs` | [`Said`]: an answer as lines and as JSON |
+//! | `said.rs` | [`said::Said`]: an answer as lines and as JSON |
 //! | `message.rs` | an out-of-memory message: capacity or fragmentation, who holds what, the line |
 //! | `counters.rs` | memory_stats() and memory_summary() |
 //! | `profile.rs` | memory events of torch.profiler |
@@ -16,7 +16,6 @@ mod said;
 
 use plimsoll_trace::message::Pasted;
 
-use self::said::Said;
 use super::ExplainArgs;
 use crate::exit::{Answer, Exit, Failure};
 

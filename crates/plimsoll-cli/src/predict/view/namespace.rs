@@ -107,7 +107,7 @@ pub(super) fn can_be_upper(folder: &Path) -> bool {
     let Ok(file) = File::open(folder) else { return false };
     // Overlays and network file systems cannot; they are no places for the renames with which files are removed.
     const CANNOT: [i64; 6] = [0x794c_7630, 0x6969, 0x6573_5546, 0xff53_4d42, 0x517b, 0x0102_1997];
-    rustix::fs::fstatfs(file.as_fd()).is_ok_and(|it| !CANNOT.contains(&i64::from(it.f_type)))
+    rustix::fs::fstatfs(file.as_fd()).is_ok_and(|it| !CANNOT.contains(&it.f_type))
 }
 
 /// The mount that a folder is in.
