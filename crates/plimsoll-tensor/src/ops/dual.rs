@@ -93,7 +93,10 @@ impl<R: Real> Mul for Dual<R> {
 impl<R: Real> Div for Dual<R> {
     type Output = Dual<R>;
     #[inline]
-    #[allow(clippy::suspicious_arithmetic_impl, reason = "the rule for a quotient's derivative has a product")]
+    #[allow(
+        clippy::suspicious_arithmetic_impl,
+        reason = "the rule for a quotient's derivative has a product"
+    )]
     fn div(self, other: Dual<R>) -> Dual<R> {
         let value = self.value / other.value;
         let slope =

@@ -62,12 +62,12 @@ impl Axis {
         }
     }
 
-    /// A place outside as the one inside that it stands for.
+    /// A place outside as the one inside that it stands for. As in PyTorch, no gradient flows at the border.
     fn inside(self, place: &Tensor) -> Result<Tensor> {
         let last = self.size as f64 - 1.0;
         match self.options.padding_mode {
             GridPadding::Zeros => Ok(place.clone()),
-            GridPadding::Border => place.clamp(0.0, last),
+            GridPadding::Border => place.hardtanh(0.0, last),
             GridPadding::Reflection => {
                 let (low, span) =
                     if self.options.align_corners { (0.0, last) } else { (-0.5, self.size as f64) };
@@ -78,7 +78,7 @@ impl Axis {
                 let flips = distance.detach().div_scalar(span)?.floor()?;
                 let rest = distance.sub(&flips.mul_scalar(span)?)?;
                 let odd = flips.remainder_scalar(2.0)?.eq_scalar(1.0)?;
-                odd.where_cond(&rest.affine(-1.0, span + low)?, &rest.add_scalar(low)?)?.clamp(0.0, last)
+                odd.where_cond(&rest.affine(-1.0, span + low)?, &rest.add_scalar(low)?)?.hardtanh(0.0, last)
             }
         }
     }

@@ -145,8 +145,9 @@ impl OutOfMemory {
         let all: u64 = self.others.iter().map(|(_, bytes)| bytes).sum();
         let mut own =
             self.others.iter().enumerate().filter(|(_, (_, bytes))| *bytes >= reserved).map(|(nth, _)| nth);
-        let own =
-            own.next_back().filter(|_| self.process_bytes.is_none() && all.saturating_add(reserved) > capacity);
+        let own = own
+            .next_back()
+            .filter(|_| self.process_bytes.is_none() && all.saturating_add(reserved) > capacity);
         self.others.iter().enumerate().filter(|(nth, _)| Some(*nth) != own).map(|(_, it)| *it).collect()
     }
 }
