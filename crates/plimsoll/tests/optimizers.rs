@@ -246,7 +246,8 @@ fn sgd_refuses_the_options_that_pytorch_refuses() {
     );
     let nesterov =
         |momentum, dampening| SgdOptions { nesterov: true, momentum, dampening, ..Default::default() };
-    let mut sgd = Sgd::new(vec![], nesterov(0.0, 0.0));
+    let parameter = Tensor::from_slice(&[1.0f32], &[1], &Device::cpu()).unwrap();
+    let mut sgd = Sgd::new(vec![parameter.requires_grad_(true).unwrap()], nesterov(0.0, 0.0));
     assert_eq!(sgd.step().unwrap_err().to_string(), "sgd: momentum is 0; it must be above 0 for nesterov");
     sgd.param_groups[0].options = nesterov(0.9, 0.5);
     assert_eq!(sgd.step().unwrap_err().to_string(), "sgd: dampening is 0.5; it must be 0 for nesterov");
