@@ -45,7 +45,9 @@ pub trait Curve: Send {
 /// ```
 /// use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};
 /// use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
-/// let mut sgd = Sgd::new(vec![], SgdOptions { lr: 0.5, ..SgdOptions::default() });
+/// use plimsoll::{Device, Tensor};
+/// let weight = Tensor::from_slice(&[1.0f32], &[1], &Device::cpu())?.requires_grad_(true)?;
+/// let mut sgd = Sgd::new(vec![weight], SgdOptions { lr: 0.5, ..SgdOptions::default() });
 /// let mut scheduler = Scheduler::new(StepLr { step_size: 2, gamma: 0.5 }, &mut sgd)?;
 /// let mut lrs = Vec::new();
 /// for _ in 0..5 {
