@@ -1,58 +1,11 @@
 //! Functions of the C library that name files, under their own names.
 
-use std::ffi::{CStr, c_char, c_int, c_long, c_uint, c_void};
+use std::ffi::{c_char, c_int, c_uint, c_void};
 
+use crate::calls::{bytes, export, failed, found, real, returned};
+use crate::folders;
 use crate::sys::{self, *};
 use crate::tree::{Place, Tree};
-
-/// The C library's function of this name.
-macro_rules! real {
-    ($name:expr) => {{
-        static KNOWN: std::sync::atomic::AtomicPtr<std::ffi::c_void> =
-            std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
-        let mut known = KNOWN.load(std::sync::atomic::Ordering::Relaxed);
-        if known.is_null() {
-            known = $crate::sys::next($name);
-            KNOWN.store(known, std::sync::atomic::Ordering::Relaxed);
-        }
-        // SAFETY: the C library has it, and the type at the use is its type.
-        unsafe { std::mem::transmute(known) }
-    }};
-}
-pub(crate) use real;
-
-/// The bytes of a path; `None` for null.
-pub(crate) unsafe fn bytes<'path>(path: *const c_char) -> Option<&'path [u8]> {
-    // SAFETY: the caller's path ends with NUL.
-    (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) }.to_bytes())
-}
-
-pub(crate) fn failed<T>(code: c_int, value: T) -> T {
-    sys::set_errno(code);
-    value
-}
-
-fn returned(result: Result<i64>) -> c_long {
-    result.unwrap_or_else(|code| failed(code, -1))
-}
-
-/// Calls the system with the file that is seen at a path.
-pub(crate) unsafe fn found(
-    folder: c_int,
-    path: *const c_char,
-    follows: bool,
-    call: impl FnOnce(c_int, *const c_char) -> Result<i64>,
-) -> c_long {
-    // SAFETY: the caller's path.
-    let resolved = Tree::get().filter(|tree| tree.is_dirty()).zip(unsafe { bytes(path) });
-    let resolved = resolved.and_then(|(tree, path)| Some((tree, tree.resolve(folder, path, follows)?)));
-    returned(match resolved {
-        None => call(folder, path),
-        Some((_, Err(why))) => Err(why),
-        Some((_, Ok(Place::Real(real)))) => call(AT_FDCWD, terminated(&real).as_ptr().cast()),
-        Some((tree, Ok(Place::Seen(seen)))) => call(AT_FDCWD, terminated(&tree.found(&seen)).as_ptr().cast()),
-    })
-}
 
 /// Changes something: with the tree and the path's place, or as the system does where there is no tree.
 unsafe fn changed(
@@ -82,26 +35,6 @@ pub(crate) unsafe fn opened(folder: c_int, path: *const c_char, flags: c_int, mo
         Some(Ok(place)) => call!(OPENAT, AT_FDCWD, terminated(&place).as_ptr(), flags, mode),
     }) as c_int
 }
-
-/// Exports functions, each under several names.
-macro_rules! export {
-    ($($(#[$note:meta])* fn $($name:ident),+ ($($arg:ident: $kind:ty),*) -> $result:ty $body:block)*) => {
-        $(export! { @each [$($name),+] ($($arg: $kind),*) -> $result $body })*
-    };
-    (@each [$($name:ident),+] $args:tt -> $result:ty $body:block) => {
-        $(export! { @one $name $args -> $result $body })+
-    };
-    (@one $name:ident ($($arg:ident: $kind:ty),*) -> $result:ty $body:block) => {
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $kind),*) -> $result {
-            // SAFETY: the arguments are what the C library's function of this name is called with.
-            #[allow(unused_unsafe, reason = "some bodies only compute")]
-            unsafe { $body }
-        }
-    };
-}
-
-pub(crate) use export;
 
 pub(crate) type Path = *const c_char;
 
@@ -288,22 +221,22 @@ export! {
 
     fn execve(path: Path, words: *const Path, variables: *const Path) -> c_int {
         let run: unsafe extern "C" fn(Path, *const Path, *const Path) -> c_int = real!(c"execve");
-        let place = crate::folders::program(path);
+        let place = folders::program(path);
         run(place.as_ref().map_or(path, |place| place.as_ptr().cast()), words, variables)
     }
     fn execv(path: Path, words: *const Path) -> c_int {
         let run: unsafe extern "C" fn(Path, *const Path) -> c_int = real!(c"execv");
-        let place = crate::folders::program(path);
+        let place = folders::program(path);
         run(place.as_ref().map_or(path, |place| place.as_ptr().cast()), words)
     }
     fn execvp(path: Path, words: *const Path) -> c_int {
         let run: unsafe extern "C" fn(Path, *const Path) -> c_int = real!(c"execvp");
-        let place = crate::folders::program(path);
+        let place = folders::program(path);
         run(place.as_ref().map_or(path, |place| place.as_ptr().cast()), words)
     }
     fn posix_spawn(child: *mut c_int, path: Path, actions: *const c_void, attributes: *const c_void, words: *const Path, variables: *const Path) -> c_int {
         let run: unsafe extern "C" fn(*mut c_int, Path, *const c_void, *const c_void, *const Path, *const Path) -> c_int = real!(c"posix_spawn");
-        let place = crate::folders::program(path);
+        let place = folders::program(path);
         run(child, place.as_ref().map_or(path, |place| place.as_ptr().cast()), actions, attributes, words, variables)
     }
 }

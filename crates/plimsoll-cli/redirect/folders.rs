@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::sync::Mutex;
 
-use crate::exports::{bytes, failed, real};
+use crate::calls::{bytes, failed, found, real};
 use crate::sys::*;
 use crate::tree::{Layer, Place, Tree, descriptor};
 
@@ -192,7 +192,7 @@ pub unsafe extern "C" fn get_current_dir_name() -> *mut c_char {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn chdir(path: *const c_char) -> c_int {
     // SAFETY: the caller's path.
-    unsafe { crate::exports::found(AT_FDCWD, path, true, |_, place| call!(CHDIR, place)) as c_int }
+    unsafe { found(AT_FDCWD, path, true, |_, place| call!(CHDIR, place)) as c_int }
 }
 
 /// The path without links, if there is something.
@@ -246,9 +246,8 @@ pub(crate) fn program(path: *const c_char) -> Option<Vec<u8>> {
     }
     match tree.resolve(AT_FDCWD, path, true)? {
         Ok(Place::Seen(seen)) => match tree.find(&seen) {
-            Some((Layer::Own, _)) => Some(terminated(&tree.own(&seen))),
-            // One that the program has removed.
-            None => Some(terminated(&tree.own(&seen))),
+            // Also one that the program has removed.
+            Some((Layer::Own, _)) | None => Some(terminated(&tree.own(&seen))),
             Some(_) => None,
         },
         _ => None,

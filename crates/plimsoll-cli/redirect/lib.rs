@@ -1,13 +1,14 @@
 //! A library that is loaded into every process of a program under `plimsoll predict --isolation redirect`. What the program writes goes to
 //! a private tree (`tree.rs`, `change.rs`), and it finds its files there; the disk stays as it is.
 //!
-//! It takes the place of functions of the C library (`exports.rs`, `folders.rs`, `names.rs`). What does not call those cannot write: Landlock and a
+//! It takes the place of functions of the C library (`exports.rs`, `folders.rs`, `names.rs`; how: `calls.rs`). What does not call those cannot write: Landlock and a
 //! filter of system calls refuse it (`confine.rs`). `build.rs` compiles this folder by itself, without dependencies.
 //!
 //! Files are found as the kernel finds them, by following links part by part, but in two layers: the tree, and the disk below it.
 
 #![allow(clippy::missing_safety_doc, reason = "they are the C library's functions, with its contracts")]
 
+mod calls;
 mod change;
 mod confine;
 mod exports;

@@ -2,7 +2,8 @@
 
 use std::ffi::{c_char, c_int, c_uint};
 
-use crate::exports::{bytes, export, failed, mkdirat, opened, real};
+use crate::calls::{bytes, export, failed, real};
+use crate::exports::{mkdirat, opened};
 use crate::sys::{self, *};
 use crate::tree::{Place, Tree};
 
@@ -103,7 +104,7 @@ unsafe fn addressed(
         Some(tree.found(&seen))
     })();
     let Some(place) = place else { return call(address, size) };
-    let parent = place.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
+    let parent = sys::parent(&place).len();
     const PATH: c_int = 0o10000000;
     let Ok(folder) = sys::open(&place[..parent.max(1)], PATH | O_DIRECTORY, 0) else {
         return failed(ENOENT, -1);

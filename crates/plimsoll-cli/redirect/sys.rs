@@ -208,6 +208,21 @@ impl Stat {
     }
 }
 
+/// `/a`, `/a/b` and so on up to the path itself.
+pub(crate) fn prefixes(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut end = 0;
+    std::iter::from_fn(move || {
+        let rest = path.get(end + 1..)?;
+        end = rest.iter().position(|byte| *byte == b'/').map_or(path.len(), |next| end + 1 + next);
+        Some(&path[..end])
+    })
+}
+
+/// A path without its last part; empty for what is in the root.
+pub(crate) fn parent(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)]
+}
+
 pub(crate) fn exists(path: &[u8]) -> bool {
     Stat::of(path).is_ok()
 }
@@ -243,6 +258,14 @@ pub(crate) fn close(fd: c_int) {
 pub(crate) fn mkdir(path: &[u8], mode: u32) -> Result<()> {
     let path = terminated(path);
     call!(MKDIRAT, AT_FDCWD, path.as_ptr(), mode).map(|_| ())
+}
+
+/// A folder that may be there.
+pub(crate) fn mkdir_unless_there(path: &[u8], mode: u32) -> Result<()> {
+    match mkdir(path, mode) {
+        Err(EEXIST) => Ok(()),
+        made => made,
+    }
 }
 
 pub(crate) fn unlink(path: &[u8], flags: c_int) -> Result<()> {

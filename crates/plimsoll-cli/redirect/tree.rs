@@ -127,17 +127,12 @@ impl Tree {
         if path[0] != b'/' || !path[1..].split(|byte| *byte == b'/').all(is_part) || self.is_real(path) {
             return false;
         }
-        let mut end = 0;
-        while end < path.len() {
-            end = path[end + 1..]
-                .iter()
-                .position(|byte| *byte == b'/')
-                .map_or(path.len(), |next| end + 1 + next);
-            match Stat::of(&self.own(&path[..end])) {
+        for part in sys::prefixes(path) {
+            match Stat::of(&self.own(part)) {
                 Ok(stat) if stat.is_folder() => {}
                 Ok(_) => return false,
                 Err(_) => {
-                    return !self.has_marks(&path[..end]) && sys::has_no_links(path, follows) == Some(true);
+                    return !self.has_marks(part) && sys::has_no_links(path, follows) == Some(true);
                 }
             }
         }
@@ -170,8 +165,7 @@ impl Tree {
             match &part[..] {
                 b"" | b"." => continue,
                 b".." => {
-                    let end = out.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-                    out.truncate(end);
+                    out.truncate(sys::parent(&out).len());
                     continue;
                 }
                 _ => {}
@@ -198,8 +192,7 @@ impl Tree {
                     if links > 40 {
                         return Some(Err(ELOOP));
                     }
-                    let parent = out.iter().rposition(|byte| *byte == b'/').unwrap_or(0);
-                    out.truncate(if target.first() == Some(&b'/') { 0 } else { parent });
+                    out.truncate(if target.first() == Some(&b'/') { 0 } else { sys::parent(&out).len() });
                     rest.extend(parts(&target));
                 }
                 Some((_, stat)) if !is_last && !stat.is_folder() => return Some(Err(ENOTDIR)),
@@ -215,13 +208,8 @@ impl Tree {
 
     /// Whether the program has removed what the disk has there.
     pub(crate) fn is_gone(&self, path: &[u8]) -> bool {
-        let mut end = 0;
-        while end < path.len() {
-            end = path[end + 1..]
-                .iter()
-                .position(|byte| *byte == b'/')
-                .map_or(path.len(), |next| end + 1 + next);
-            let place = self.gone(&path[..end]);
+        for part in sys::prefixes(path) {
+            let place = self.gone(part);
             if !sys::exists(&place) {
                 return false;
             }
@@ -256,7 +244,7 @@ impl Tree {
 
     /// Makes the folder of a path in the tree. The program must be allowed to write there.
     pub(crate) fn make_room(&self, path: &[u8]) -> Result<()> {
-        let parent = &path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)];
+        let parent = sys::parent(path);
         let seen = if parent.is_empty() { &b"/"[..] } else { parent };
         let (_, stat) = self.find(seen).ok_or(ENOENT)?;
         if !stat.is_folder() {
@@ -274,21 +262,13 @@ impl Tree {
     /// The same where the folder's entries stay as they are.
     pub(crate) fn make_room_anyway(&self, path: &[u8]) -> Result<()> {
         self.make_dirty();
-        self.make_folders(&path[..path.iter().rposition(|byte| *byte == b'/').unwrap_or(0)])
+        self.make_folders(sys::parent(path))
     }
 
     fn make_folders(&self, path: &[u8]) -> Result<()> {
-        let mut end = 0;
-        while end < path.len() {
-            end = path[end + 1..]
-                .iter()
-                .position(|byte| *byte == b'/')
-                .map_or(path.len(), |next| end + 1 + next);
-            let mode = Stat::of(&path[..end]).map_or(0o755, |stat| stat.mode() & 0o7777);
-            match sys::mkdir(&self.own(&path[..end]), mode | 0o700) {
-                Ok(()) | Err(EEXIST) => {}
-                Err(why) => return Err(why),
-            }
+        for part in sys::prefixes(path) {
+            let mode = Stat::of(part).map_or(0o755, |stat| stat.mode() & 0o7777);
+            sys::mkdir_unless_there(&self.own(part), mode | 0o700)?;
         }
         Ok(())
     }
@@ -296,16 +276,8 @@ impl Tree {
     /// Marks what the disk has there as removed.
     pub(crate) fn mark_gone(&self, path: &[u8]) -> Result<()> {
         self.make_dirty();
-        let mut end = 0;
-        while end < path.len() {
-            end = path[end + 1..]
-                .iter()
-                .position(|byte| *byte == b'/')
-                .map_or(path.len(), |next| end + 1 + next);
-            match sys::mkdir(&self.gone(&path[..end]), 0o700) {
-                Ok(()) | Err(EEXIST) => {}
-                Err(why) => return Err(why),
-            }
+        for part in sys::prefixes(path) {
+            sys::mkdir_unless_there(&self.gone(part), 0o700)?;
         }
         sys::open(&[&self.gone(path)[..], MARK].concat(), O_CREAT | O_WRONLY, 0o600).map(sys::close)
     }
