@@ -8,7 +8,7 @@ use super::answer::{Outcome, Verdict};
 use super::gpu::Target;
 use super::report::Peaks;
 use super::run::{Ended, Run, Session};
-use super::{PredictArgs, json, search, text};
+use super::{PredictArgs, json, search, sentences};
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
 
@@ -80,7 +80,7 @@ pub(super) fn run(
         })?;
         let run = Run::of(args, &command, target, session, &args.assume)?;
         let outcome = Outcome::of(run.ended, &run.reports, target)?;
-        let said = format!("{name}={value}: {}", text::verdict(&outcome, target, size));
+        let said = format!("{name}={value}: {}", sentences::verdict(&outcome, target, size));
         output::progress(&said);
         let Outcome { verdict, judged, .. } = outcome;
         if run.ended == Ended::Interrupted {

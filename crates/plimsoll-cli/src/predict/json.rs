@@ -11,7 +11,7 @@ use super::reads;
 use super::report::{ProcessState, Report};
 use super::traces;
 use super::without::Without;
-use super::{text, warnings};
+use super::{sentences, text, warnings};
 use crate::bytes;
 use crate::explain;
 
@@ -40,7 +40,7 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
         "gpu": { "name": target.name, "capability": target.capability,
             "total_bytes": target.total_bytes, "context_bytes": target.context_bytes },
         "verdict": verdict(&outcome.verdict),
-        "summary": text::verdict(outcome, target, size),
+        "summary": sentences::verdict(outcome, target, size),
         "next": text::next(outcome, target, args),
         "need": outcome.need.as_ref().map(|need| json!({
             "peak_allocated_bytes": need.judged.peaks.allocated_bytes,
@@ -59,7 +59,7 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
         "with_warm_compile_cache": outcome.with_warm_caches.as_ref().map(without),
         "with_zero_for_assumed": outcome.without_assumptions.as_ref().map(|zero| json!({
             "verdict": verdict(&zero.verdict),
-            "summary": text::verdict(zero, target, size),
+            "summary": sentences::verdict(zero, target, size),
             "peak_allocated_bytes": zero.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
             "peak_reserved_bytes": zero.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
         })),

@@ -7,7 +7,7 @@
 //! | `gpu.rs`, `machine.rs` | the simulated GPU, and its memory for the allocator; the GPU of this machine |
 //! | `standin.rs` | finds the shared library and checks its version |
 //! | `embedded.rs` | the shared library that a release build contains |
-//! | `../inject/imports.py`, `watch.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
+//! | `../inject/imports.py`, `watch.py`, `device.py`, `compiled.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
 //! | `reads.py`, `dataflow.py`, `names.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
 //! | `shadows.py`, `experts.py`, `assume.rs` | values that are known without computing; equal shares of experts; values from `--assume` |
 //! | `finish.py`, `loops.py`, `growth.py`, `grows.rs` | the code after the steps; memory that grows where a loop is cut |
@@ -21,6 +21,7 @@
 //! | `need.rs` | what a program needs that ran out of memory |
 //! | `without.rs`, `warm.rs` | the peaks without workspaces, and with warm compile caches |
 //! | `text.rs`, `brief.rs`, `json.rs`, `traces.rs` | the reports |
+//! | `sentences.rs`, `lines.rs` | their sentences, and lines that fit on a screen |
 //! | `keep.rs` | `--snapshot` |
 //! | `trial.rs`, `trials.rs`, `served.rs`, `serve.py`, `questions.py` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs`, `search.rs` | `--find`, and its search |
@@ -39,6 +40,7 @@ mod json;
 mod judge;
 mod keep;
 mod limits;
+mod lines;
 pub(crate) mod machine;
 mod need;
 pub(crate) mod planner;
@@ -47,6 +49,7 @@ pub(crate) mod reads;
 pub(crate) mod report;
 mod run;
 pub(crate) mod search;
+mod sentences;
 mod served;
 mod signals;
 mod standin;

@@ -38,7 +38,9 @@ const WATCH: &str = concat!(
 );
 
 /// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 16] = [
+const MODULES: [(&str, &str); 18] = [
+    ("device", include_str!("device.py")),
+    ("compiled", include_str!("compiled.py")),
     ("dataflow", include_str!("dataflow.py")),
     ("names", include_str!("names.py")),
     ("reads", include_str!("reads.py")),

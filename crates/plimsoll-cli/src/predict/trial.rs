@@ -10,7 +10,7 @@ use super::judge::caught;
 use super::reads;
 use super::report::{Applied, Refusal, Report};
 use super::run::Ended;
-use super::text;
+use super::sentences;
 use crate::bytes;
 use crate::contents::Contents;
 use crate::exit::Failure;
@@ -96,7 +96,7 @@ impl Trial {
 
     pub(super) fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Trial, Failure> {
         let outcome = Outcome::of(ended, reports, target)?;
-        let said = text::verdict(&outcome, target, |bytes| bytes::shown(bytes, false));
+        let said = sentences::verdict(&outcome, target, |bytes| bytes::shown(bytes, false));
         let peaks = outcome.judged.as_ref().map(|judged| judged.peaks);
         let end = match &outcome.verdict {
             _ if ended == Ended::Interrupted => End::Interrupted,
@@ -128,7 +128,7 @@ impl Trial {
             techniques: outcome.techniques().to_vec(),
             decided: reads::rows(reports),
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
-            grows: outcome.growth.as_ref().and_then(text::growth),
+            grows: outcome.growth.as_ref().and_then(sentences::growth),
             peak: analysis.and_then(where_the_peak_is),
         })
     }

@@ -52,6 +52,7 @@ class Watch:
         self.growth = module("growth").Growth(torch, module("dataflow").is_library)
         self.warnings = module("warnings").Warnings(torch, module("dataflow").is_library)
         self.described = module("failure").described
+        self.standin, self.compiled = module("device"), module("compiled")
         module("sparse").torch_save(torch)
         self.listening = None  # the process whose thread waits for the stop file; a fork does not copy the thread
         self.begin()
@@ -230,7 +231,7 @@ class Watch:
     def on_out_of_memory(self, device, asked, total, free):
         self.failures += 1
         if BEYOND and self.failures == AFTER:
-            extend(BEYOND)
+            self.standin.extend(BEYOND)
         self.failed_step = self.count() + 1
         self.measure(self.failed_step)
         for name in ("allocated", "reserved"):
@@ -344,7 +345,7 @@ class Watch:
             self.retries[device] = stats.get("num_alloc_retries", 0)
             if self.allocator == "native":
                 self.measure_outside(device, stats.get("reserved_bytes.all.current", 0))
-            taken = 0 if self.allocator == "native" else taken_bytes(device)
+            taken = 0 if self.allocator == "native" else self.standin.taken_bytes(device)
             for name in ("allocated", "reserved"):
                 peak = stats.get(f"{name}_bytes.all.peak", 0) or taken
                 if peak > self.peaks.get((device, name), (0, 0))[0]:
@@ -399,7 +400,7 @@ class Watch:
             state=self.state,
             torch=str(torch.__version__),
             cuda=torch.version.cuda,
-            standin=has_standin(),
+            standin=self.standin.has_standin(),
             allocator=self.allocator,
             started=self.started,
             steps=self.count(),
@@ -410,8 +411,8 @@ class Watch:
             devices=devices,
             cudnn_search=torch.backends.cudnn.benchmark,
             outside_bytes=self.outside,
-            compile_caches=compile_caches(),
-            compiles=compiles(),
+            compile_caches=self.compiled.compile_caches(),
+            compiles=self.compiled.compiles(),
             libraries=[name for name in LIBRARIES if name in sys.modules],
             error=self.error,
             reads=self.reads.rows(),
@@ -463,17 +464,6 @@ def allocator(torch):
         return "native"
 
 
-def taken_bytes(device):
-    # The peak of this process's memory on a device, as counted by the device.
-    import ctypes
-
-    most_bytes = getattr(ctypes.CDLL(None), "plimsoll_standin_most_bytes", None)
-    if most_bytes is None:
-        return 0
-    most_bytes.restype, most_bytes.argtypes = ctypes.c_uint64, [ctypes.c_int]
-    return most_bytes(device)
-
-
 def note_status(module):
     # A worker of multiprocessing prints the exception that ended it, and exits with a status that its parent may ignore.
     bootstrap = module.BaseProcess._bootstrap
@@ -485,39 +475,6 @@ def note_status(module):
         return status
 
     module.BaseProcess._bootstrap = _bootstrap
-
-
-def extend(size):
-    import ctypes
-
-    more = ctypes.CDLL(None).plimsoll_standin_extend
-    more.argtypes, more.restype = (ctypes.c_uint64,), None
-    more(size)
-
-
-def compiles():
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-    return bool(counters and counters["stats"]["unique_graphs"])
-
-
-def compile_caches():
-    # Which results torch.compile caches: AOTAutograd's and Inductor's graphs, all of them, and the timings of kernels.
-    config, functorch = (sys.modules.get(f"torch.{name}.config") for name in ("_inductor", "_functorch"))
-    if config is None or functorch is None or getattr(config, "force_disable_caches", False):
-        return dict(autograd=False, graphs=False, timings=False)
-    counters = sys.modules["torch._dynamo.utils"].counters
-    caches = (
-        ("autograd", functorch, "enable_autograd_cache", counters["aot_autograd"]["autograd_cache_bypass"]),
-        ("graphs", config, "fx_graph_cache", counters["inductor"]["fxgraph_cache_bypass"]),
-        ("timings", config, "autotune_local_cache", 0),
-    )
-    return {name: bool(getattr(where, option, True)) and not bypassed for name, where, option, bypassed in caches}
-
-
-def has_standin():
-    import ctypes
-
-    return hasattr(ctypes.CDLL(None), "plimsoll_standin_version")
 
 
 if FOLDER and os.path.isdir(FOLDER):
