@@ -8,6 +8,8 @@ use plimsoll_standin::place;
 #[path = "program/images.rs"]
 mod images;
 mod program;
+#[path = "../../plimsoll-cuda/tests/python/mod.rs"]
+mod python;
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -16,12 +18,7 @@ use std::time::{Duration, Instant};
 
 use images::stripes;
 use program::{Folder, json, stderr};
-
-/// The environment of the Python that `PLIMSOLL_PYTORCH` names: NVRTC is looked for there.
-fn environment_of_python() -> Option<PathBuf> {
-    let python = PathBuf::from(std::env::var("PLIMSOLL_PYTORCH").ok()?.split_whitespace().next()?);
-    Some(python.parent()?.parent()?.to_path_buf())
-}
+use python::environment_of_python;
 
 /// The program with the stand-in for libraries, as an H200.
 fn on_standin(folder: &Folder) -> Command {

@@ -5,6 +5,8 @@
 
 #![cfg(target_os = "linux")]
 
+mod python;
+
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -13,13 +15,9 @@ use plimsoll_alloc::{Driver, StreamId, driver_suite};
 use plimsoll_cuda::{Args, CudaError, CudaMemory, Fault, Gpu, Launch, Search, Source, Step, compile};
 use plimsoll_needs::needs;
 
-const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
+use python::environment_of_python;
 
-/// The environment of the Python that `PLIMSOLL_PYTORCH` names: NVRTC is looked for there.
-fn environment_of_python() -> Option<PathBuf> {
-    let python = PathBuf::from(std::env::var("PLIMSOLL_PYTORCH").ok()?.split_whitespace().next()?);
-    Some(python.parent()?.parent()?.to_path_buf())
-}
+const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
 
 /// Runs one test of this file again, with the stand-in as the driver.
 fn on_standin(test: &str, environment: &[(&str, &str)]) -> Output {

@@ -7,6 +7,9 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
+#[path = "../../plimsoll-cuda/tests/python/mod.rs"]
+mod python;
+
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::Command;
@@ -20,13 +23,9 @@ use plimsoll_tensor::{
     cuda_kernel_times, pinned,
 };
 
-const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
+use python::environment_of_python;
 
-/// The environment of the Python that `PLIMSOLL_PYTORCH` names: NVRTC is looked for there.
-fn environment_of_python() -> Option<PathBuf> {
-    let python = PathBuf::from(std::env::var("PLIMSOLL_PYTORCH").ok()?.split_whitespace().next()?);
-    Some(python.parent()?.parent()?.to_path_buf())
-}
+const INNER: &str = "PLIMSOLL_TEST_ON_STANDIN";
 
 /// Whether this is the second process; the first one starts it and expects it to pass.
 fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {

@@ -6,44 +6,21 @@
 # VERSION of PyTorch: 2.15.0 (CUDA 13), 2.11.0 (CUDA 13) or 2.8.0 (CUDA 12). PROGRAM: the name of a script in scripts/ or
 # of a function of programs.py; without one, all of which something is expected.
 #
-# PyTorch comes from the package registry (about 3 GB, 7 GB unpacked) into PLIMSOLL_PYTORCH_CACHE, by default
-# ~/.cache/plimsoll, and stays there. Where that is not possible (no Python 3 with venv, no registry) it says so and ends
+# `.ci/pytorch` installs PyTorch, once. Where that is not possible (no Python 3 with venv, no registry) it says so, and this script ends
 # with status 69. Where expected/ comes from, and with which GPU: expected/README.md.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 version=${1:-2.15.0}
 programs=("${@:2}")
-venv=${PLIMSOLL_PYTORCH_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/plimsoll}/pytorch-$version
 expected=$here/expected/$version.txt
 if [ ${#programs[@]} = 0 ] && [ -e "$expected" ]; then
     mapfile -t programs < <(cut -d' ' -f1 "$expected" | uniq)
 fi
 
-unavailable() { echo "run.sh: $*" >&2; exit 69; }
-
-# Installs packages once. `complete` beside the environment says which are there.
-install() {
-    local complete=$venv.$1; shift
-    [ ! -e "$complete" ] || return 0
-    timeout "${PLIMSOLL_PYTORCH_INSTALL_SECONDS:-1800}" "$venv/bin/pip" install --quiet --no-cache-dir "$@" ||
-        unavailable "$* could not be installed from the package registry"
-    touch "$complete"
-}
-
-if [ ! -e "$venv.complete" ]; then
-    python3 -c 'import ensurepip, venv' 2> /dev/null || unavailable "there is no Python 3 with venv"
-    python3 -m venv "$venv"
-fi
-install complete "torch==$version" numpy
-for program in "${programs[@]}"; do
-    case $program in
-        classify) install vision "torch==$version" torchvision ;;
-        finetune) install transformers "torch==$version" transformers==5.23.0 accelerate==1.15.0 ;;
-    esac
-done
+python=$("$here/../../../../.ci/pytorch" "$version") || exit 69
 
 (cd "$here" && cargo build --release --locked --quiet -p plimsoll-standin)
-target=$(cd "$here" && cargo metadata --format-version 1 --no-deps | "$venv/bin/python" -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
+target=$(cd "$here" && cargo metadata --format-version 1 --no-deps | "$python" -c 'import json, sys; print(json.load(sys.stdin)["target_directory"])')
 folder=$(mktemp -d)
 trap 'rm -r "$folder"' EXIT
 # The folder of src/place.rs.
@@ -60,7 +37,7 @@ esac
 # by then everything is printed, which is what is judged.
 on_the_stand_in() {
     timeout 120 env "${device[@]}" HF_HUB_OFFLINE=1 LD_PRELOAD="$folder/libplimsoll_standin.so" \
-        LD_LIBRARY_PATH="$folder" "$venv/bin/python" "$@" || [ $? = 134 ]
+        LD_LIBRARY_PATH="$folder" "$python" "$@" || [ $? = 134 ]
 }
 # Functions of programs.py share a process, as where expected/ comes from; a script's own output passes by.
 scripts=() functions=()
