@@ -35,7 +35,7 @@ pub(crate) struct Setup {
     pub(crate) gpu: Gpu,
     /// Memory of each device, unless this process took another.
     memory_bytes: u64,
-    /// Bytes of each device that the program is not told of.
+    /// Bytes of each device beyond the size that it reports.
     beyond_bytes: AtomicU64,
     /// The part of it that each process uses for its context.
     context_bytes: u64,

@@ -1,5 +1,5 @@
-//! What a program needs that ran out of memory: [`Need`], from a second run with more memory than the GPU has. What the program is
-//! told of the GPU stays that GPU's, and requests whose failure it caught fail again.
+//! What a program needs that ran out of memory: [`Need`], from a second run with more memory than the GPU has. It still
+//! reports the first GPU's size to the program, and a request whose failure the program caught fails again.
 
 use super::answer::{Judged, Outcome, Verdict};
 use super::assume::Assumption;

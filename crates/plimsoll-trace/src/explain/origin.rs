@@ -328,7 +328,7 @@ fn derives(snapshot: &Snapshot, frame: &Frame) -> bool {
     matches!(snapshot.texts.get(frame.name), "backward" | "vjp")
 }
 
-/// Whether a function of a package loads a model's weights (transformers, diffusers, accelerate, peft) or lays them out anew in
+/// Whether a function of a package loads a model's weights (transformers, diffusers, accelerate, peft) or copies them to
 /// flat buffers (ZeRO of DeepSpeed).
 fn loads_weights(file: &str, name: &str) -> bool {
     if name == "__init__" && file.replace('\\', "/").contains("/deepspeed/runtime/") {
@@ -425,7 +425,7 @@ fn native(id: TextId, name: &str) -> Mark {
     if ENGINE.iter().any(|part| name.contains(part)) {
         return Mark::Derivative(None);
     }
-    // DDP makes its buckets anew in the second step, in the order in which gradients came.
+    // DDP makes new buckets in the second step, in the order in which gradients came.
     if name.contains("c10d::Reducer::initialize_buckets") {
         return Mark::Native(Activity::Bucketing);
     }

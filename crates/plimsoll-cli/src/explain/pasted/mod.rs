@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `said.rs` | [`said::Said`]: an answer as lines and as JSON |
-//! | `message.rs` | an out-of-memory message: capacity or fragmentation, who holds what, the line |
+//! | `message.rs` | an out-of-memory message: capacity or fragmentation, the holders of the memory, the line |
 //! | `counters.rs` | memory_stats() and memory_summary() |
 //! | `profile.rs` | memory events of torch.profiler |
 //! | `next.rs` | the next command |

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::output::{BOLD, RESET};
 
-/// What is said of a text.
+/// The answer about a text.
 pub(super) struct Said {
     /// `message`, `counters`, `profile`.
     pub(super) kind: &'static str,
