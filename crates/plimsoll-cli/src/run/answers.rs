@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, getpid, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tempfile::TempDir;
 
-use super::ranks::end_as;
+use super::ending::end_as;
 use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::inject::{self, cache};

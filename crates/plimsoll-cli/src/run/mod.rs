@@ -7,6 +7,7 @@
 
 mod answers;
 mod check;
+mod ending;
 mod ranks;
 
 use std::ffi::OsString;

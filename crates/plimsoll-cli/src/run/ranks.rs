@@ -6,7 +6,6 @@
 use std::fs::File;
 use std::io::{self, Read, Seek};
 use std::net::TcpListener;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,6 +16,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::answers::Answers;
+use super::ending::end_as;
 use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::output;
@@ -197,15 +197,4 @@ fn shown(ranks: &mut [Rank], failed: Option<usize>) -> ExitStatus {
     let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
     output::progress(&format!("rank {place} failed ({status}); its last lines:\n{last}"));
     status
-}
-
-/// Ends this process with a status of another.
-pub(super) fn end_as(status: ExitStatus) -> Result<Answer, Failure> {
-    let words = match (status.code(), status.signal()) {
-        (Some(0), _) => return Ok(Answer::default()),
-        (Some(code), _) => format!("exit {code}"),
-        (None, signal) => format!("kill -{} $$", signal.unwrap_or(9)),
-    };
-    let why = Command::new("/bin/sh").args(["-c", &words]).exec();
-    Err(Failure::new(Exit::Program, format!("the program failed ({status}); /bin/sh: {why}")))
 }
