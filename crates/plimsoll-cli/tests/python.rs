@@ -1,7 +1,6 @@
 //! The Python package of the wheel, from its sources: what runs the program with any Python 3, and `python/tests` where
 //! `PLIMSOLL_PYTORCH` names a Python with PyTorch, pytest and IPython; no GPU is needed. `.ci/wheel` tries the wheel itself.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -43,18 +42,6 @@ except plimsoll.UnreadableError as why:
     assert!(output.status.success(), "{}", stderr(&output));
     let lines = stdout(&output);
     assert!(lines.starts_with("out of memory: CAPACITY") && lines.contains("\n3 absent.pickle"), "{lines}");
-}
-
-#[test]
-fn every_file_of_the_techniques_is_in_the_program_too() {
-    let mod_rs = include_str!("../src/techniques/mod.rs");
-    let folder = package().join("plimsoll/techniques");
-    for entry in fs::read_dir(folder).expect("the package") {
-        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
-        if name.ends_with(".py") {
-            assert!(mod_rs.contains(&format!("techniques/{name}\")")), "{name} is not in PYTHON");
-        }
-    }
 }
 
 /// Runs these files of `python/tests`; on the stand-in if it is given.

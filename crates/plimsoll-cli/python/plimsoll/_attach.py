@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from . import techniques
+from ._inject.sitecustomize import PACKAGE
 from .errors import RefusedError
 from .techniques import context, observers
 
@@ -30,7 +31,7 @@ class Caller:
 
     def unread(self) -> AbstractContextManager[None]:
         # Under `plimsoll predict`, copies to the host that a technique makes are not the program's reads.
-        watches = getattr(sys.modules.get("plimsoll_watch"), "WATCH", None)
+        watches = getattr(sys.modules.get(f"{PACKAGE}._predict.settings"), "WATCH", None)
         if isinstance(watches, list) and watches:
             return watches[0].unread()
         return contextlib.nullcontext()

@@ -14,8 +14,7 @@ import functools
 import threading
 import warnings
 
-experts = module("experts")  # watch.py defines `module` in each file that it loads
-bounds = module("bounds")
+from . import bounds, experts
 
 MOST_BYTES = 4 << 20  # of a storage with a shadow
 MOST_FLOATS = 1 << 14  # bytes, of a floating-point one

@@ -34,22 +34,6 @@ def trust_values(torch):
             module._get_value = answered(module._get_value, lambda value: value or 0.5)
 
 
-def keep_inductor(module):
-    # Inductor writes to the run's private caches, even if the program itself names others.
-    place = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "inductor")
-
-    def cache_dir():
-        os.makedirs(place, exist_ok=True)
-        return place
-
-    module.cache_dir = module.default_cache_dir = cache_dir
-
-
-def keep_triton(module):
-    # Triton, too.
-    module.cache.dir = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "triton")
-
-
 def end_generation(module):
     # transformers reads from the device whether every sequence has ended. Here none ends before the maximum length, which
     # the host knows.

@@ -17,7 +17,7 @@ LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
 LONGEST_TIME = 120.0  # the same, where a loop that grows takes it
 IDLE = 5  # stop after this many further steps without new code in between
 
-loops = module("loops")  # watch.py defines `module` in each file that it loads
+from . import loops
 
 
 class Finish:

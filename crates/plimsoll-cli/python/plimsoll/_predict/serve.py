@@ -18,6 +18,9 @@ import signal
 import sys
 import time
 
+from . import patches, settings, view
+from .questions import Questions
+
 EXPIRED = "expired"  # the status of a child that was killed because it took too long
 ASKED = "asked"  # in the folder of a stand-in of whose devices' size the program asked
 UNABLE = "unable"  # that of a request that a child cannot fulfil
@@ -41,10 +44,9 @@ class Serve:
         world = os.environ.get("WORLD_SIZE") or "1"
         if not hasattr(self.library, "_Fork") or world != "1":
             return
-        import plimsoll_techniques
+        from .. import techniques
 
-        self.techniques = plimsoll_techniques
-        plimsoll_techniques.install(torch)
+        techniques.install(torch)
         original = torch._C._cuda_init
 
         def _cuda_init():
@@ -55,7 +57,7 @@ class Serve:
 
         torch._C._cuda_init = _cuda_init
         self.choose_later(torch)
-        sys.modules["plimsoll_watch"].module("questions").Questions(torch, self.is_early, self.asked, self.note_question)
+        Questions(torch, self.is_early, self.asked, self.note_question)
 
     def choose_later(self, torch):
         # `set_device` uses CUDA although no tensor is on it yet: transformers calls it before the program makes its model. The first
@@ -92,7 +94,7 @@ class Serve:
         pid = self.fork()
         if pid == 0:
             try:
-                sys.modules["plimsoll_watch"].FOLDER = os.environ["PLIMSOLL_STANDIN_NOTICES"] = own
+                settings.FOLDER = os.environ["PLIMSOLL_STANDIN_NOTICES"] = own
                 self.take_device(dict(memory_bytes=0, shared=own))
                 with open(writer, "wb") as file:
                     file.write(question())
@@ -150,7 +152,7 @@ class Serve:
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
         # A parent may wait for an answer of this process, which does not come.
-        open(sys.modules["plimsoll_watch"].STOP, "w").close()
+        open(settings.STOP, "w").close()
         self.watch.state = "stopped"
         self.watch.leave(0)
 
@@ -169,7 +171,7 @@ class Serve:
             return False
         # Where the user ends the search, the children end as well: that says nothing about their sets.
         shutil.rmtree(child.view, ignore_errors=True)  # of an overlay it is empty: the files went with the child
-        if not os.path.exists(sys.modules["plimsoll_watch"].STOP):
+        if not os.path.exists(settings.STOP):
             self.answer(child.number, status, child.is_beside)
         return True
 
@@ -200,24 +202,25 @@ class Serve:
 
     def begin(self, request):
         # In the child: the program goes on with this set.
-        module = sys.modules["plimsoll_watch"]
-        module.FOLDER = request["reports"]
-        module.RECORDS, module.SETTLES, module.STOPS = request["records"], request["settles"], request["stops"]
+        settings.FOLDER = request["reports"]
+        settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
-        module.module("view").fork(request["view"])
+        view.fork(request["view"])
         self.take_device(request)
         self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.
         if not request["shows"]:
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, 1), os.dup2(nothing, 2)
         if request["ranks"] > 1:
-            self.be_a_rank(module, request["ranks"])
+            self.be_a_rank(request["ranks"])
         limit = request["limit_bytes"]
         if limit:
             # Not by `_lazy_call`, which waits for a lock that this thread holds: `_lazy_init` is on its stack.
             self.torch.cuda._queued_calls.append((lambda: self.limit(limit), []))
-        self.watch.techniques = self.techniques
-        self.techniques.activate(request["set"], self.watch)
+        from .. import techniques
+
+        self.watch.techniques = techniques
+        techniques.activate(request["set"], self.watch)
         if request["stops"]:
             self.fetch_less()
         self.watch.listening = None
@@ -252,13 +255,13 @@ class Serve:
         distributed = self.torch.distributed
         return distributed.is_available() and distributed.is_initialized()
 
-    def be_a_rank(self, module, number):
+    def be_a_rank(self, number):
         # The first of this many, without the others.
         place = dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=number, LOCAL_WORLD_SIZE=number, MASTER_PORT=29500)
         os.environ.update({name: str(value) for name, value in place.items()})
         os.environ.update(MASTER_ADDR="127.0.0.1", PLIMSOLL_RANKS="1")
-        module.ALONE = True
-        module.stand_alone(self.torch)
+        settings.ALONE = True
+        patches.stand_alone(self.torch)
 
     def limit(self, bytes):
         cuda = self.torch.cuda

@@ -3,16 +3,13 @@
 # sitecustomize.py.
 
 import atexit
+import os
+import sys
 
-WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
-WATCH = os.environ.get("PLIMSOLL_RUN_WATCH")  # "full", "all" (the stacks of all steps), "light", or nothing
-PROGRAM = os.environ.get("PLIMSOLL_RUN_PROGRAM") or "plimsoll"
-CHECK = os.environ.get("PLIMSOLL_RUN_CHECK")  # a plan to compare the peak with
-LIMIT = int(os.environ.get("PLIMSOLL_RUN_LIMIT") or 0)  # bytes of each GPU for the allocator; 0: all
-COMMAND = os.environ.get("PLIMSOLL_RUN_COMMAND") or "COMMAND"  # as the shell reads it
+from . import settings
+from .settings import answer
+
 CONTEXT = 845_000_000  # bytes of a GPU outside the allocator: the default of `plimsoll plan --context`
-ANSWERS = os.environ.get("PLIMSOLL_RUN_ANSWERS")  # a folder: a file there says that this process is attended to
-SNAPSHOTS = os.environ.get("PLIMSOLL_RUN_SNAPSHOTS") or "."
 ENTRIES = 100_000  # events in the history, the latest ones
 
 
@@ -23,29 +20,34 @@ class Attend:
         self.techniques = None
         self.pid = os.getpid()
         atexit.register(self.end)
-        if WITH:
+        if settings.WITH:
             try:
                 self.apply()
             except Exception as why:  # Without them the program would need more memory than it was planned for.
-                names = ", ".join(json_of(WITH))
+                names = ", ".join(json_of(settings.WITH))
                 say(f"error: {names} cannot be applied in this process: {type(why).__name__}: {why}", "without techniques: plimsoll run -- COMMAND")
                 os._exit(2)
-        if LIMIT:
+        if settings.LIMIT:
             torch.cuda._lazy_call(self.limit)
         self.live = self.check = None
-        if CHECK:
-            self.check = module("check").Check(torch, CHECK, PROGRAM, self.dump if WATCH != "light" and WATCH else None)
-        if WATCH:
-            self.gauges = module("gauges").Gauges(torch)
-            self.live = module("live").Live(self.gauges, self.write)
+        if settings.CHECK:
+            from .check import Check
+
+            self.check = Check(torch, settings.CHECK, settings.PROGRAM, self.dump if settings.WATCH != "light" and settings.WATCH else None)
+        if settings.WATCH:
+            from .gauges import Gauges
+            from .live import Live
+
+            self.gauges = Gauges(torch)
+            self.live = Live(self.gauges, self.write)
             torch.cuda._lazy_call(self.start)
 
     def apply(self):
-        import plimsoll_techniques
+        from .. import techniques
 
-        self.techniques = plimsoll_techniques
-        plimsoll_techniques.install(self.torch)
-        plimsoll_techniques.activate(json_of(WITH), self)
+        self.techniques = techniques
+        techniques.install(self.torch)
+        techniques.activate(json_of(settings.WITH), self)
         answer("applied")
 
     def limit(self):
@@ -53,10 +55,10 @@ class Attend:
         cuda = self.torch.cuda
         for device in range(cuda.device_count()):
             total = cuda.get_device_properties(device).total_memory
-            if LIMIT > total:
-                say(f"--memory-limit: {cuda.get_device_name(device)} has {total} bytes, fewer than {LIMIT}: no limit")
+            if settings.LIMIT > total:
+                say(f"--memory-limit: {cuda.get_device_name(device)} has {total} bytes, fewer than {settings.LIMIT}: no limit")
             else:
-                cuda.set_per_process_memory_fraction(min((LIMIT + 0.5) / total, 1.0), device)
+                cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
 
     def refused(self, name, reason):
         # Before a parameter has changed: the program ends here.
@@ -73,12 +75,14 @@ class Attend:
     def start(self):
         # CUDA is initialized, and nothing is allocated yet.
         try:
-            if WATCH == "light":
+            if settings.WATCH == "light":
                 self.torch.cuda.memory._record_memory_history(enabled="state", context=None, stacks="python")
             else:
                 self.record(True)
-                if WATCH == "full":
-                    self.gauges.stacks = module("stacks").Stacks(self.torch, self.record)
+                if settings.WATCH == "full":
+                    from .stacks import Stacks
+
+                    self.gauges.stacks = Stacks(self.torch, self.record)
             self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         except Exception as why:  # Not being able to watch must not end the program.
             say(f"this process is not watched: {why}")
@@ -97,7 +101,7 @@ class Attend:
 
     def on_out_of_memory(self, device, asked, total, free):
         try:
-            self.path = self.dump(os.path.join(SNAPSHOTS, f"oom-{self.name()}.pickle"))
+            self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
             say(f"no snapshot of this moment: {why}")
 
@@ -108,10 +112,10 @@ class Attend:
     def write(self):
         # A snapshot that `plimsoll top --snapshot` asks for, under a name that is not taken.
         for nth in range(1, 10_000):
-            path = os.path.join(SNAPSHOTS, f"snapshot-{self.name()}-{nth}.pickle")
+            path = os.path.join(settings.SNAPSHOTS, f"snapshot-{self.name()}-{nth}.pickle")
             if not os.path.exists(path):
                 return self.dump(path)
-        raise OSError(f"{SNAPSHOTS} has too many snapshots")
+        raise OSError(f"{settings.SNAPSHOTS} has too many snapshots")
 
     def dump(self, path):
         import pickle
@@ -151,13 +155,13 @@ class Attend:
         import subprocess
 
         try:
-            said = subprocess.run([PROGRAM, "explain", self.path], capture_output=True, text=True, timeout=60).stdout
+            said = subprocess.run([settings.PROGRAM, "explain", self.path], capture_output=True, text=True, timeout=60).stdout
         except (OSError, subprocess.SubprocessError) as why:
             said = f"not explained: {why}"
         verdict = said.strip().split("\n\n")[0]
         if self.gauges.stacks is not None and not self.gauges.stacks.are_on:
             say("this step has no stacks, which make this program's steps longer; with them: plimsoll run --all-stacks -- COMMAND")
-        say(verdict, f"all of it: plimsoll explain {self.path}", f"what would make it fit: plimsoll plan {self.gpu()} -- {COMMAND}")
+        say(verdict, f"all of it: plimsoll explain {self.path}", f"what would make it fit: plimsoll plan {self.gpu()} -- {settings.COMMAND}")
 
     def gpu(self):
         # The GPU that it runs on, as an option: by its name if `plimsoll` knows that, otherwise by its size. A limit makes it
@@ -165,12 +169,12 @@ class Attend:
         import subprocess
 
         properties = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
-        size = properties.total_memory if not LIMIT else min(LIMIT + CONTEXT, properties.total_memory)
+        size = properties.total_memory if not settings.LIMIT else min(settings.LIMIT + CONTEXT, properties.total_memory)
         by_size = f"--gpu {size >> 20}MiB --cc {properties.major}.{properties.minor}"
-        if LIMIT:
+        if settings.LIMIT:
             return by_size
         try:
-            rows = subprocess.run([PROGRAM, "predict", "--list"], capture_output=True, text=True, timeout=60).stdout
+            rows = subprocess.run([settings.PROGRAM, "predict", "--list"], capture_output=True, text=True, timeout=60).stdout
         except (OSError, subprocess.SubprocessError):
             return by_size
         known = (row.split()[0] for row in rows.splitlines() if f"  {properties.name}  " in row)
@@ -181,7 +185,7 @@ class Attend:
         # Whether one of our techniques raised it, or was around it.
         import traceback
 
-        from plimsoll_techniques import context
+        from ..techniques import context
 
         name = context.culprit(failure)
         if name is not None:
@@ -234,15 +238,6 @@ def say(*lines):
         print(f"{who}: {line}", file=sys.stderr, flush=True)
 
 
-def answer(what):
-    # That this process is attended to, for the launcher (answers.rs).
-    if WITH and ANSWERS:
-        try:
-            open(os.path.join(ANSWERS, f"{os.getpid()}.{what}"), "w").close()
-        except OSError:  # The launcher ends the run then.
-            pass
-
-
 def json_of(text):
     import json
 
@@ -251,11 +246,5 @@ def json_of(text):
 
 def without(name):
     # The option without a technique.
-    rest = [it if value is None else f"{it}={value}" for it, value in json_of(WITH).items() if it != name]
+    rest = [it if value is None else f"{it}={value}" for it, value in json_of(settings.WITH).items() if it != name]
     return f"plimsoll run --with {','.join(rest)} -- COMMAND" if rest else "plimsoll run -- COMMAND"
-
-
-answer("loaded")
-os.register_at_fork(after_in_child=lambda: answer("loaded"))
-sys.meta_path.insert(0, Finder({"torch": lambda torch: Attend(torch)}))
-run_users_sitecustomize()

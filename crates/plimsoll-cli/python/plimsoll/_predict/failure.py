@@ -4,7 +4,8 @@ import linecache
 import re
 import traceback
 
-is_library = module("dataflow").is_library  # watch.py defines `module` in each file that it loads
+from .._inject.sitecustomize import FROZEN
+from .source import is_library
 
 # Source text that reads a value from the device, and how many lines before a failure to search for it.
 READS = (
@@ -17,8 +18,7 @@ NEAR = 10
 def described(failure):
     # The exception, the innermost line outside packages, and whether a value is read shortly before it.
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(failure.__traceback__)]
-    # The hooks of watch.py are in the first file.
-    frames = [it for it in frames if it[0].co_filename != module.__code__.co_filename]
+    frames = [it for it in frames if not it[0].co_filename.startswith(FROZEN)]  # our own hooks
     own = [it for it in frames if not is_library(it[0].co_filename)] or frames
     reads = False
     for code, line in frames:

@@ -7,21 +7,21 @@
 # `PID.pickle`, PyTorch's own snapshot.
 
 import contextlib
+import json
 import os
 import sys
 import weakref
 
-FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER")  # for the reports
-STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
-SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to go on until the reserved bytes no longer grow
-STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
-STOP = os.path.join(FOLDER or "", "stop")  # exit once this file exists
-BEYOND = int(os.environ.get("PLIMSOLL_PREDICT_BEYOND") or 0)  # bytes that the device has beyond what it reports
-AFTER = int(os.environ.get("PLIMSOLL_PREDICT_AFTER") or 0)  # after this many failed requests of a process
-ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks
-RECORDS = not os.environ.get("PLIMSOLL_PREDICT_PEAKS_ONLY")  # whether to record the history
-PLAN = os.environ.get("PLIMSOLL_PLAN_FOLDER")  # requests to try sets of techniques
-WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
+from . import compiled, device as standin, patches, settings, sparse
+from .failure import described
+from .finish import Finish
+from .growth import Growth
+from .reads import Reads
+from .settings import number
+from .shadows import Known
+from .source import is_library
+from .warnings import Warnings
+
 PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
 QUIET = 6  # reserved bytes that did not grow for this many steps have settled
 LATEST = 60  # steps after which nobody waits for that
@@ -43,17 +43,15 @@ class Watch:
 
         self.torch = torch
         self.techniques = None
-        self.reads = module("reads").Reads(module("dataflow"), assumed())
+        self.reads = Reads(json.loads(os.environ.get("PLIMSOLL_PREDICT_ASSUME") or "[]"))
         try:
-            self.known = module("shadows").Known(torch, self.reads.of_thread)
+            self.known = Known(torch, self.reads.of_thread)
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
-        self.finish_up = module("finish").Finish(torch, module("dataflow").is_library)
-        self.growth = module("growth").Growth(torch, module("dataflow").is_library)
-        self.warnings = module("warnings").Warnings(torch, module("dataflow").is_library)
-        self.described = module("failure").described
-        self.standin, self.compiled = module("device"), module("compiled")
-        module("sparse").torch_save(torch)
+        self.finish_up = Finish(torch, is_library)
+        self.growth = Growth(torch, is_library)
+        self.warnings = Warnings(torch, is_library)
+        sparse.torch_save(torch)
         self.listening = None  # the process whose thread waits for the stop file; a fork does not copy the thread
         self.begin()
         self.listen()
@@ -62,15 +60,17 @@ class Watch:
         register_optimizer_step_post_hook(self.stepped)
         self.watch_optimizers()
         atexit.register(self.end)
-        trust_values(torch)
-        if WITH:
-            self.apply(torch, WITH)
-        if PLAN:
-            self.served = module("serve").Serve(torch, self, PLAN)
-        if ALONE:
-            stand_alone(torch)
+        patches.trust_values(torch)
+        if settings.WITH:
+            self.apply(torch, settings.WITH)
+        if settings.PLAN:
+            from .serve import Serve
+
+            self.served = Serve(torch, self, settings.PLAN)
+        if settings.ALONE:
+            patches.stand_alone(torch)
         elif torch.distributed.is_available():
-            send_objects(torch)
+            patches.send_objects(torch)
         # Children of multiprocessing exit this way, and so do some programs.
         self.leave, os._exit = os._exit, self.exit
         self.report()
@@ -98,20 +98,18 @@ class Watch:
 
     def apply(self, torch, wanted):
         # Techniques of `--with`.
-        import json
+        from .. import techniques
 
-        import plimsoll_techniques
-
-        self.techniques = plimsoll_techniques
-        plimsoll_techniques.install(torch)
-        plimsoll_techniques.activate(json.loads(wanted), self)
+        self.techniques = techniques
+        techniques.install(torch)
+        techniques.activate(json.loads(wanted), self)
 
     def refused(self, name, reason):
         self.refusal = dict(technique=name, reason=reason)
         self.stop("refused", 0)
 
     def failed(self, name, failure):
-        self.error = dict(self.described(failure), technique=name)
+        self.error = dict(described(failure), technique=name)
         self.stop("failed", 1)
 
     @contextlib.contextmanager
@@ -135,7 +133,7 @@ class Watch:
             self.listen()
             self.mark("started")
             return self.report()
-        if not RECORDS:
+        if not settings.RECORDS:
             self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
             self.mark("started")
             return self.report()
@@ -178,14 +176,14 @@ class Watch:
         self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
         steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
         # An optimizer that never steps is ignored after a while.
-        is_waiting = max(steps) < PATIENCE * max(STEPS, 3)
+        is_waiting = max(steps) < PATIENCE * max(settings.STEPS, 3)
         self.count_steps(min(it for it in steps if it or is_waiting))
 
     def backward_begins(self):
         # A step is done when the first of the lines that call `backward` is reached again.
         if self.state != "running" or len(self.steps):
             return
-        frame, is_library = sys._getframe(2), module("dataflow").is_library
+        frame = sys._getframe(2)
         while frame.f_back is not None and is_library(frame.f_code.co_filename):
             frame = frame.f_back
         line = frame.f_code, frame.f_lasti
@@ -210,9 +208,9 @@ class Watch:
         self.measure(steps)
         finish.stepped()
         self.growth.note()
-        if STEPS and steps >= STEPS and self.has_settled(steps) and not self.may_grow():
+        if settings.STEPS and steps >= settings.STEPS and self.has_settled(steps) and not self.may_grow():
             self.growth.look(sys._getframe(1), steps, finish.given)
-            if not STOPS and finish.may_go_on():
+            if not settings.STOPS and finish.may_go_on():
                 self.peaks_of_steps = dict(self.peaks)
                 finish.begin()
             else:
@@ -222,7 +220,7 @@ class Watch:
     def has_settled(self, steps):
         # Where memory is fragmented, reserved bytes may grow long after the first steps.
         grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
-        return not SETTLES or steps >= min(grown + QUIET, LATEST)
+        return not settings.SETTLES or steps >= min(grown + QUIET, LATEST)
 
     def may_grow(self):
         # A few more steps show whether the growth of the last ones goes on.
@@ -230,8 +228,8 @@ class Watch:
 
     def on_out_of_memory(self, device, asked, total, free):
         self.failures += 1
-        if BEYOND and self.failures == AFTER:
-            self.standin.extend(BEYOND)
+        if settings.BEYOND and self.failures == settings.AFTER:
+            standin.extend(settings.BEYOND)
         self.failed_step = self.count() + 1
         self.measure(self.failed_step)
         for name in ("allocated", "reserved"):
@@ -251,9 +249,9 @@ class Watch:
     def expire(self, pid):
         import time
 
-        while not os.path.exists(STOP):
+        while not os.path.exists(settings.STOP):
             time.sleep(0.1)
-            if os.getpid() != pid or not os.path.isdir(FOLDER):
+            if os.getpid() != pid or not os.path.isdir(settings.FOLDER):
                 return
             if self.state == "running" and self.finish_up.finishing:
                 self.finish_up.note_level()
@@ -266,10 +264,10 @@ class Watch:
         self.stop("expired", 124)
 
     def mark(self, what):
-        open(os.path.join(FOLDER, f"{self.pid}.{what}"), "w").close()
+        open(os.path.join(settings.FOLDER, f"{self.pid}.{what}"), "w").close()
 
     def marks(self, what):
-        return sum(name.endswith(f".{what}") for name in os.listdir(FOLDER))
+        return sum(name.endswith(f".{what}") for name in os.listdir(settings.FOLDER))
 
     def end(self):
         # The interpreter exits. It stores the exception that ended it, if there was one.
@@ -279,13 +277,13 @@ class Watch:
         failure = getattr(sys, "last_value", None)
         if failure is not None and self.finish_up.finishing and not self.failures:
             # The steps went well; the code after them failed, perhaps because its loop was shortened.
-            self.state, self.after_error = "stopped", self.described(failure)
+            self.state, self.after_error = "stopped", described(failure)
             self.finish(dump=True)
             self.wait_for_others()
             self.leave(0)
         if failure is not None:
             self.state = "failed"
-            self.error = self.described(failure)
+            self.error = described(failure)
             if self.allocator != "native" and "out of memory" in str(failure):
                 self.failures, self.failed_step = 1, self.count() + 1
                 self.measure(self.failed_step)
@@ -317,7 +315,7 @@ class Watch:
         import time
 
         # The ranks of this machine; those of other machines do not write to this folder.
-        world = 1 if ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1
+        world = 1 if settings.ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1
         until = time.time() + 10
         while self.marks("done") < world and world > 1 and time.time() < until:
             time.sleep(0.02)
@@ -345,7 +343,7 @@ class Watch:
             self.retries[device] = stats.get("num_alloc_retries", 0)
             if self.allocator == "native":
                 self.measure_outside(device, stats.get("reserved_bytes.all.current", 0))
-            taken = 0 if self.allocator == "native" else self.standin.taken_bytes(device)
+            taken = 0 if self.allocator == "native" else standin.taken_bytes(device)
             for name in ("allocated", "reserved"):
                 peak = stats.get(f"{name}_bytes.all.peak", 0) or taken
                 if peak > self.peaks.get((device, name), (0, 0))[0]:
@@ -366,15 +364,13 @@ class Watch:
         return int(visible) if visible.isdecimal() else device
 
     def dump(self):
-        if self.allocator != "native" or not RECORDS:
+        if self.allocator != "native" or not settings.RECORDS:
             return
-        path = os.path.join(FOLDER, f"{self.pid}.pickle")
+        path = os.path.join(settings.FOLDER, f"{self.pid}.pickle")
         self.torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
         os.replace(f"{path}.unfinished", path)
 
     def report(self):
-        import json
-
         torch = self.torch
         devices = []
         for device in sorted({device for device, _ in self.peaks}):
@@ -395,12 +391,12 @@ class Watch:
         fields = dict(
             pid=self.pid,
             rank=number("RANK"),
-            alone=ALONE,
+            alone=settings.ALONE,
             command=sys.argv,
             state=self.state,
             torch=str(torch.__version__),
             cuda=torch.version.cuda,
-            standin=self.standin.has_standin(),
+            standin=standin.has_standin(),
             allocator=self.allocator,
             started=self.started,
             steps=self.count(),
@@ -411,8 +407,8 @@ class Watch:
             devices=devices,
             cudnn_search=torch.backends.cudnn.benchmark,
             outside_bytes=self.outside,
-            compile_caches=self.compiled.compile_caches(),
-            compiles=self.compiled.compiles(),
+            compile_caches=compiled.compile_caches(),
+            compiles=compiled.compiles(),
             libraries=[name for name in LIBRARIES if name in sys.modules],
             error=self.error,
             reads=self.reads.rows(),
@@ -430,7 +426,7 @@ class Watch:
             techniques=self.techniques.report() if self.techniques else [],
             refusal=self.refusal,
         )
-        path = os.path.join(FOLDER, f"{self.pid}.json")
+        path = os.path.join(settings.FOLDER, f"{self.pid}.json")
         with open(f"{path}.unfinished", "w") as file:
             json.dump(fields, file)
         os.replace(f"{path}.unfinished", path)
@@ -442,18 +438,6 @@ def shares_parameters(one, other):
     return not one.isdisjoint(other)
 
 
-def assumed():
-    import json
-
-    return json.loads(os.environ.get("PLIMSOLL_PREDICT_ASSUME") or "[]")
-
-
-def number(name):
-    # The value of an environment variable, if it is a number; also of one that fsdp hides from the program.
-    text = (os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or "").strip()
-    return int(text) if text.isdecimal() else None
-
-
 def allocator(torch):
     # PyTorch's allocator backend; `none` without caching.
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
@@ -462,33 +446,3 @@ def allocator(torch):
         return torch.cuda.memory.get_allocator_backend()
     except AttributeError:  # an older PyTorch, which has only one
         return "native"
-
-
-def note_status(module):
-    # A worker of multiprocessing prints the exception that ended it, and exits with a status that its parent may ignore.
-    bootstrap = module.BaseProcess._bootstrap
-
-    def _bootstrap(self, *args, **kwargs):
-        status = bootstrap(self, *args, **kwargs)
-        if WATCH and isinstance(status, int):
-            WATCH[0].status = status
-        return status
-
-    module.BaseProcess._bootstrap = _bootstrap
-
-
-if FOLDER and os.path.isdir(FOLDER):
-    WATCH = []
-    then = {
-        "torch": lambda torch: WATCH.append(Watch(torch)),
-        "multiprocessing.process": note_status,
-        "transformers.generation.utils": end_generation,
-        "transformers.trainer_callback": lambda it: module("finish").trainer(it, WATCH[0].finish_up, WATCH[0].growth),
-        "safetensors.torch": lambda it: module("sparse").safetensors(it),
-        "torch._inductor.runtime.cache_dir_utils": keep_inductor,
-        "triton.knobs": keep_triton,
-    }
-    then.update(module("network").HOOKS)
-    module("view").renames()
-    sys.meta_path.insert(0, Finder(then))
-run_users_sitecustomize()

@@ -12,6 +12,10 @@ import re
 import sys
 import threading
 
+from .._inject.sitecustomize import FROZEN
+from . import dataflow
+from .source import Sink, is_library
+
 FRAMES = 4  # the innermost ones, which identify a site
 MOST = 500  # sites in the report
 # PyTorch's operators that return a value, or a copy, to Python: its use is that of the expression.
@@ -74,8 +78,8 @@ def line_of(place):
 
 
 class Reads:
-    def __init__(self, fate, assumed):
-        self.fate, self.assumed = fate, assumed  # [(file, line, value)]
+    def __init__(self, assumed):
+        self.assumed = assumed  # [(file, line, value)]
         self.sites = {}
         self.codes = []  # keeps the code objects, because sites identify them by address
         self.of_thread = threading.local()
@@ -127,7 +131,7 @@ class Reads:
     def site(self, frame):
         frames = []
         while frame is not None and len(frames) < 40:
-            if not frame.f_code.co_filename.startswith("<frozen plimsoll"):
+            if not frame.f_code.co_filename.startswith(FROZEN):
                 frames.append(frame)
             frame = frame.f_back
         operator = getattr(self.of_thread, "operator", None)
@@ -147,7 +151,7 @@ class Reads:
 
     def new_site(self, frames, operator):
         place = lambda it: (it.f_code.co_filename, it.f_lineno, it.f_code.co_name)
-        own = next((it for it in frames if not self.fate.is_library(it.f_code.co_filename)), None)
+        own = next((it for it in frames if not is_library(it.f_code.co_filename)), None)
         via = frames[0] if frames and frames[0] is not own else None
         operator = operator or self.operator()
         sinks, divides = [], False
@@ -157,11 +161,11 @@ class Reads:
             fate = "shown"
         elif operator is not None and operator not in RETURNING:
             fate, at = "size", own or via
-            sinks = [self.fate.Sink("size", at.f_code.co_filename, at.f_lineno)] if at else []
+            sinks = [Sink("size", at.f_code.co_filename, at.f_lineno)] if at else []
         elif not frames:
             fate = "unknown"
         else:
-            sinks, divides = self.fate.use(frames)
+            sinks, divides = dataflow.use(frames)
             kinds = [it.kind for it in sinks]
             fate = next((kind for kind in ("size", "branch", "unknown") if kind in kinds), "shown")
         site = Site(len(self.sites), own and place(own), via and place(via), operator, fate, sinks)
@@ -183,7 +187,7 @@ class Reads:
         written = self.library.plimsoll_standin_stack(text, room)
         names = text.raw[:written].decode(errors="replace").splitlines()
         frame, ours = sys._getframe(1), 0
-        while frame is not None and frame.f_code.co_filename.startswith("<frozen plimsoll"):
+        while frame is not None and frame.f_code.co_filename.startswith(FROZEN):
             ours += frame.f_code.co_name == "dispatched"
             frame = frame.f_back
         begun, inside, found = False, False, None
@@ -237,7 +241,7 @@ class Reads:
         if str(tensor.dtype) == "torch.bool" and site.operator in RETURNING:
             return True if which == "max" else site.count % 2
         if site.operator in RETURNING:
-            return self.fate.bound_of(outer(), which)
+            return dataflow.bound_of(outer(), which)
         return tensor.numel() if which == "max" else tensor.numel() // 2
 
     def problem(self, site, text):
@@ -284,7 +288,7 @@ def without_overload(name):
 def outer():
     # The innermost frame that is not ours.
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith("<frozen plimsoll"):
+    while frame.f_code.co_filename.startswith(FROZEN):
         frame = frame.f_back
     return frame
 

@@ -2,12 +2,11 @@
 # other trials, and folders that can be renamed.
 
 import ctypes
-import errno
-import functools
 import json
 import os
-import shutil
 import subprocess
+
+from . import settings
 
 NEWNS, NEWUSER = 0x20000, 0x10000000
 NOSUID, NODEV = 2, 4
@@ -15,30 +14,9 @@ OPEN_TREE, MOVE_MOUNT, AT_FDCWD = 428, 429, -100
 CLONE, RECURSIVE, EMPTY_PATH = 1, 0x8000, 4
 
 
-def renames():
-    # In a user namespace an overlay does not rename a folder of the disk: "invalid cross-device link". `shutil.move` copies it then.
-    for name in ("rename", "replace"):
-        original = getattr(os, name)
-
-        @functools.wraps(original)
-        def rename(source, target, *args, original=original, **kwargs):
-            try:
-                return original(source, target, *args, **kwargs)
-            except OSError as why:
-                is_folder = why.errno == errno.EXDEV and not args and not kwargs and os.path.isdir(source) and not os.path.islink(source)
-                if not is_folder:
-                    raise
-                if os.path.isdir(target):
-                    os.rmdir(target)  # as `rename` does: it fails unless the folder is empty
-                shutil.copytree(source, target, symlinks=True)
-                shutil.rmtree(source)
-
-        setattr(os, name, rename)
-
-
 def fork(folder):
     # A view of its own for this process, with its private files in the folder.
-    file, tree = os.environ.get("PLIMSOLL_PREDICT_VIEW", ""), os.environ.get("PLIMSOLL_REDIRECT")
+    file, tree = settings.VIEW, os.environ.get("PLIMSOLL_REDIRECT")
     if tree:
         own = os.path.join(folder, "redirect")
         os.mkdir(own)

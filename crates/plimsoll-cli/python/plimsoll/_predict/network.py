@@ -4,7 +4,9 @@
 import functools
 import os
 
-HOSTS = os.path.join(os.path.dirname(os.environ["PLIMSOLL_PREDICT_FOLDER"]), "hosts")
+from . import settings
+
+HOSTS = os.path.join(os.path.dirname(settings.FOLDER), "hosts")
 LOCAL = ("localhost", "127.", "::1", "0.0.0.0", "::")
 
 
