@@ -33,7 +33,8 @@ class Caller:
         # Under `plimsoll predict`, copies to the host that a technique makes are not the program's reads.
         watches = getattr(sys.modules.get(f"{PACKAGE}._predict.settings"), "WATCH", None)
         if isinstance(watches, list) and watches:
-            return watches[0].unread()
+            unread: AbstractContextManager[None] = watches[0].unread()
+            return unread
         return contextlib.nullcontext()
 
 

@@ -25,8 +25,8 @@ class OfModels(ChunkedLoss):
         finally:
             self.local.inside = before
 
-    def suits(self, input: Any, weight: Any) -> bool:
-        return getattr(self.local, "inside", False) and bool(super().suits(input, weight))
+    def suits(self, input: Any, weight: Any, owner: Any = None) -> bool:
+        return bool(getattr(self.local, "inside", False)) and super().suits(input, weight, owner)
 
     def backward(self) -> None:
         calls, self.calls = self.calls, 0

@@ -13,6 +13,7 @@ import atexit
 import os
 import pickle
 import sys
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ ENTRIES = 1_000_000  # The oldest events go when there are more; with them the p
 STACKS = "python"  # "all" adds the operators of the backward pass, for slower runs and larger files.
 
 
-def start():
+def start() -> None:
     # An observer is attached to the allocators there are: without init(), none.
     torch.cuda.init()
     options = dict(enabled="all", context="alloc", stacks=STACKS, max_entries=ENTRIES)
@@ -34,12 +35,12 @@ def start():
     atexit.register(dump)
 
 
-def step(number):
+def step(number: int) -> Any:
     # The name that torch.profiler gives its steps.
     return torch.profiler.record_function(f"ProfilerStep#{number}")
 
 
-def dump(suffix=""):
+def dump(suffix: str = "") -> None:
     # One file for each process of a job.
     path = f"memory-rank{os.environ.get('RANK', '0')}{suffix}.pickle"
     try:

@@ -110,7 +110,7 @@ def is_plain(value: Any, most_bytes: int) -> bool:
 
     if not isinstance(value, torch.Tensor) or not value.is_cuda or value.requires_grad:
         return False
-    return value.untyped_storage().nbytes() <= most_bytes
+    return bool(value.untyped_storage().nbytes() <= most_bytes)
 
 
 def report(device: Device, rows: int) -> list[str]:

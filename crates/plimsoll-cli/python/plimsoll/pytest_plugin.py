@@ -42,7 +42,7 @@ def read(mark: pytest.Mark) -> Limits:
             return Limits(**{name: sizes.parse(value) for name, value in mark.kwargs.items()})
         except ValueError as invalid:
             why = str(invalid)
-    pytest.fail(f"@pytest.mark.{MARK}: {why}", pytrace=False)
+    raise pytest.fail.Exception(f"@pytest.mark.{MARK}: {why}", pytrace=False)
 
 
 @pytest.hookimpl(tryfirst=True)

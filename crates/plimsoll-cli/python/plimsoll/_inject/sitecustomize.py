@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import CodeType, ModuleType
+    from typing import Any
 
 VERB = "predict"  # the program writes its verb here: this, or "run"
 VERSION = ""  # and its version
@@ -27,9 +28,7 @@ class Package:
     """Finds the modules of the package beside this file."""
 
     @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
         """The module's place, and a loader that gives its frames the file name `<frozen plimsoll NAME>`."""
         top, *names = name.split(".")
         if top != PACKAGE:
@@ -62,7 +61,7 @@ def begin() -> None:
     import importlib
 
     sys.meta_path.insert(0, Package)
-    imports = importlib.import_module(f"{PACKAGE}._inject.imports")
+    imports: Any = importlib.import_module(f"{PACKAGE}._inject.imports")
     imports.VERSION = VERSION
     importlib.import_module(f"{PACKAGE}._{VERB}.start").begin()
     imports.run_users_sitecustomize(HERE)

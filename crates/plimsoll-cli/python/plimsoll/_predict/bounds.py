@@ -1,9 +1,18 @@
-# Values that are not known but cannot be zero: what an operator's bounds, or a tensor's values before a change through an
-# unknown mask, leave. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between its bounds.
-#
-# A read of such a value is a read of an unknown one: it is listed, and `--assume` replaces it. Without `--assume` the program gets the
-# bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of a shadow (shadows.py) that
-# is such a value is marked in `unsure`.
+"""Values that are not known but cannot be zero: what an operator's bounds, or a tensor's values before a change through an
+unknown mask, leave. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between its bounds.
+
+A read of such a value is a read of an unknown one: it is listed, and `--assume` replaces it. Without `--assume` the program gets the
+bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of a shadow (shadows.py) that
+is such a value is marked in `unsure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .shadows import Known
 
 MOST_FLOATS = 1024  # elements, of a floating-point result
 # With zeros for what is unknown, these give a value that the result may have.
@@ -14,23 +23,23 @@ BY_INDEX = ("aten::index_put_", "aten::_index_put_impl_")
 BY_MASK = BY_INDEX + ("aten::masked_fill_", "aten::index_fill_")
 
 
-def is_bounded(operator):
+def is_bounded(operator: Any) -> bool:
     overload = operator._overloadname
     name = operator._schema.name.removeprefix("aten::")
     return (f"{name}.{overload}" if overload not in ("", "default") else name) in BOUNDED
 
 
-def may_bound(operator, tensor):
-    # Whether a result of this size and type is worth a bound.
+def may_bound(operator: Any, tensor: Any) -> bool:
+    """Whether a result of this size and type is worth a bound."""
     is_few = tensor.numel() <= MOST_FLOATS and operator._schema.name not in OF_INTEGERS
     return is_few or not tensor.is_floating_point()
 
 
-def with_zeros(known, args, kwargs):
-    # The arguments on the host, with zeros for what is unknown.
+def with_zeros(known: Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments on the host, with zeros for what is unknown."""
     torch = known.torch
 
-    def one(it):
+    def one(it: Any) -> Any:
         if isinstance(it, torch.Tensor):
             value = known.shadow(it)
             return torch.zeros(it.size(), dtype=it.dtype, device="cpu") if value is None else value
@@ -39,26 +48,27 @@ def with_zeros(known, args, kwargs):
     return [one(it) for it in args], {name: one(it) for name, it in kwargs.items()}
 
 
-def of_result(known, operator, args, kwargs, result):
-    # Gives a result of unknown inputs the values that it has if they are zero, unless those are zero, too.
+def of_result(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Gives a result of unknown inputs the values that it has if they are zero, unless those are zero, too."""
     if not isinstance(result, known.torch.Tensor) or not may_bound(operator, result) or not known.is_small(result):
         return
-    args, kwargs = with_zeros(known, args, kwargs)
-    value = known.run_on_host(operator, args, kwargs)
+    known_args, known_kwargs = with_zeros(known, args, kwargs)
+    value = known.run_on_host(operator, known_args, known_kwargs)
     if bool(value.any()):
         known.keep(result, value, unsure=True)
 
 
-def of_change(known, operator, args, kwargs):
-    # The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure; None
-    # if nothing is known of them.
+def of_change(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+    """The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure; None
+    if nothing is known of them.
+    """
     torch, tensor, name = known.torch, args[0], operator._schema.name
     before = known.shadow(tensor)
     if before is None:
         if not is_bounded(operator) or not may_bound(operator, tensor):
             return None
-        args, kwargs = with_zeros(known, args, kwargs)
-        value = known.run_on_host(operator, args, kwargs)
+        known_args, known_kwargs = with_zeros(known, args, kwargs)
+        value = known.run_on_host(operator, known_args, known_kwargs)
         return (value, True) if bool(value.any()) else None
     unsure = known.unsure(tensor)
     unsure = torch.zeros(tensor.size(), dtype=torch.bool, device="cpu") if unsure is None else unsure.clone()
@@ -75,11 +85,11 @@ def of_change(known, operator, args, kwargs):
     return (before.clone(), True) if name in BY_MASK else None
 
 
-def random(known, operator, call):
-    # Random integers lie between their bounds; a random permutation has each index once.
+def random(known: Known, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Random integers lie between their bounds; a random permutation has each index once."""
     is_permutation = operator._schema.name == "aten::randperm"
 
-    def dispatched(keys, *args, **kwargs):
+    def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
         result = call(keys, *args, **kwargs)
         try:
             with known.quiet():

@@ -1,15 +1,17 @@
-# What torch.compile did in this process.
+"""What torch.compile did in this process."""
+
+from __future__ import annotations
 
 import sys
 
 
-def compiles():
+def compiles() -> bool:
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return bool(counters and counters["stats"]["unique_graphs"])
 
 
-def compile_caches():
-    # Which results torch.compile caches: AOTAutograd's and Inductor's graphs, all of them, and the timings of kernels.
+def compile_caches() -> dict[str, bool]:
+    """Which results torch.compile caches: AOTAutograd's and Inductor's graphs, all of them, and the timings of kernels."""
     config, functorch = (sys.modules.get(f"torch.{name}.config") for name in ("_inductor", "_functorch"))
     if config is None or functorch is None or getattr(config, "force_disable_caches", False):
         return dict(autograd=False, graphs=False, timings=False)

@@ -1,17 +1,23 @@
-# The use of a value that the program read from the device: is it only shown, or does it decide a size or a branch?
-#
-# The value is an ordinary float, int or bool and must stay one, so it cannot record its use. This file follows it through
-# the source instead: from the expression that read it (the frame has its instruction, and since Python 3.11 that
-# instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into the program's
-# own functions. Without source code, the instruction alone shows whether a branch follows.
-#
-# These decide: the test of an `if` or a `while`, unless its arms only raise, print or count; the bound of a slice, an
-# index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the program continues only if it
-# holds. Whether the value divides, or a logarithm is taken of it, is found as well: there it must not be zero. Nothing here imports torch.
+"""The use of a value that the program read from the device: is it only shown, or does it decide a size or a branch?
+
+The value is an ordinary float, int or bool and must stay one, so it cannot record its use. This file follows it through
+the source instead: from the expression that read it (the frame has its instruction, and since Python 3.11 that
+instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into the program's
+own functions. Without source code, the instruction alone shows whether a branch follows.
+
+These decide: the test of an `if` or a `while`, unless its arms only raise, print or count; the bound of a slice, an
+index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the program continues only if it
+holds. Whether the value divides, or a logarithm is taken of it, is found as well: there it must not be zero. Nothing here imports torch.
+"""
+
+from __future__ import annotations
 
 import ast
 import sys
 import types
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 from .names import FINITE, HOLDS, METADATA, PURE, READERS, SHOWS, SIZES
 from .source import Sink, Site, Source, hides, is_jump, is_library, key_or_name, last_name, looked_up, reaches
@@ -20,19 +26,23 @@ DIVISIONS, LOGARITHMS = (ast.Div, ast.FloorDiv, ast.Mod), ("log", "log2", "log10
 DEPTH = 6  # a value is followed into nested calls of the program's functions up to this depth
 
 
-def use(frames):
-    # The sinks of the value that the innermost frame read, and whether it must not be zero. The frames are ordered from the innermost
-    # outwards.
+def use(frames: list[FrameType]) -> tuple[list[Sink], bool]:
+    """The sinks of the value that the innermost frame read, and whether it must not be zero. The frames are ordered from the innermost
+    outwards.
+    """
     flow = Flow(frames)
     return flow.run(), flow.divides
 
 
 class Flow:
-    def __init__(self, frames):
-        self.frames, self.found, self.seen, self.divides = frames, [], set(), False
+    def __init__(self, frames: list[FrameType]) -> None:
+        self.frames = frames
+        self.found: list[Sink] = []
+        self.seen: set[tuple[Any, int | None]] = set()
+        self.divides = False
         self.depth = 0
 
-    def run(self):
+    def run(self) -> list[Sink]:
         site = Site(self.frames[0])
         if not site.nodes:
             if is_jump(site.name):
@@ -43,15 +53,15 @@ class Flow:
                 self.add("unknown", site.code.co_filename, site.line)
             return self.found
         for node in site.nodes:
-            self.read(site.source, node, 0)
+            self.read(site.known_source(), node, 0)
         return self.found
 
-    def add(self, kind, file, line):
+    def add(self, kind: str, file: str, line: int) -> None:
         if all((it.kind, it.file, it.line) != (kind, file, line) for it in self.found):
             self.found.append(Sink(kind, file, line))
 
-    def read(self, source, node, level):
-        # This node read a value. A call that converts a tensor to a number reads its arguments.
+    def read(self, source: Source, node: Any, level: int | None) -> None:
+        """This node read a value. A call that converts a tensor to a number reads its arguments."""
         if isinstance(node, ast.Call) and last_name(node.func) not in READERS:
             self.passed(source, node, level)
         elif isinstance(node, ast.Subscript):
@@ -59,8 +69,8 @@ class Flow:
         else:
             self.up(source, node, level)
 
-    def up(self, source, node, level):
-        # The value of this expression is the value read, or computed from it; `level` is its frame, or None.
+    def up(self, source: Source, node: Any, level: int | None) -> None:
+        """The value of this expression is the value read, or computed from it; `level` is its frame, or None."""
         if (node, level) in self.seen:
             return
         self.seen.add((node, level))
@@ -123,7 +133,7 @@ class Flow:
         elif isinstance(parent, ast.expr) and not isinstance(parent, (ast.JoinedStr, ast.FormattedValue)):
             self.up(source, parent, level)
 
-    def tested(self, source, parent, level):
+    def tested(self, source: Source, parent: Any, level: int | None) -> None:
         if isinstance(parent, ast.IfExp):
             calls = [it for arm in (parent.body, parent.orelse) for it in ast.walk(arm) if isinstance(it, ast.Call)]
             is_other = any(last_name(it.func) not in PURE | SHOWS | READERS for it in calls)
@@ -140,8 +150,8 @@ class Flow:
         for target, statement in counted or ():
             self.bound(source, target, statement, level)
 
-    def uses_tensors(self, arms, level):
-        # Whether an arm uses tensors of the device, as far as the frame's variables show.
+    def uses_tensors(self, arms: Any, level: int | None) -> bool:
+        """Whether an arm uses tensors of the device, as far as the frame's variables show."""
         frame = self.frames[level] if level is not None and level < len(self.frames) else None
         left, torch = list(arms) if frame is not None else [], sys.modules.get("torch")
         while left and torch is not None:
@@ -153,7 +163,7 @@ class Flow:
             if isinstance(node, ast.If):
                 left += node.body + node.orelse
             elif isinstance(node, (ast.Name, ast.Attribute)):
-                value = looked_up(node, frame)
+                value = looked_up(node, frame) if frame is not None else None
                 several = value[:4] if isinstance(value, (list, tuple)) else (value,)
                 if any(isinstance(it, torch.Tensor) and it.is_cuda for it in several):
                     return True
@@ -163,16 +173,16 @@ class Flow:
                 left += ast.iter_child_nodes(node)
         return False
 
-    def indexed(self, source, parent, node, level):
+    def indexed(self, source: Source, parent: Any, node: Any, level: int | None) -> None:
         if parent.value is node:
             self.up(source, parent, level)
         elif not isinstance(parent.ctx, ast.Store):
             self.add("size", source.file, parent.lineno)
 
-    def bound(self, source, target, statement, level):
-        # The value is assigned to a target.
+    def bound(self, source: Source, target: Any, statement: Any, level: int | None) -> None:
+        """The value is assigned to a target."""
         if isinstance(target, (ast.Tuple, ast.List)):
-            value = getattr(statement, "value", None)
+            value: Any = getattr(statement, "value", None)
             for at, part in enumerate(target.elts):
                 pairs = isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts)
                 if not pairs or (value.elts[at], level) in self.seen:
@@ -186,20 +196,21 @@ class Flow:
         elif isinstance(target, ast.Attribute):
             self.held(source, target, level)
 
-    def held(self, source, place, level):
-        # A container or an attribute stores the value: every load of it may return the value.
+    def held(self, source: Source, place: Any, level: int | None) -> None:
+        """A container or an attribute stores the value: every load of it may return the value."""
         while isinstance(place, (ast.Subscript, ast.Call)):
             place = place.value if isinstance(place, ast.Subscript) else place.func
         if isinstance(place, ast.Name):
             self.named(source, place, None, level)
         elif isinstance(place, ast.Attribute):
             text = ast.dump(place.value)
-            for node in ast.walk(source.tree):
+            nodes: list[Any] = list(ast.walk(source.tree))
+            for node in nodes:
                 is_same = isinstance(node, ast.Attribute) and node.attr == place.attr and node is not place
                 if is_same and isinstance(node.ctx, ast.Load) and ast.dump(node.value) == text:
                     self.up(source, node, level if source.scope(node) is source.scope(place) else None)
 
-    def named(self, source, name, statement, level):
+    def named(self, source: Source, name: Any, statement: Any, level: int | None) -> None:
         scope = source.scope(name)
         if isinstance(scope, ast.Lambda):
             return
@@ -207,7 +218,7 @@ class Flow:
             scope, statement = source.tree, None
         self.loads(source, scope, name.id, statement, level)
 
-    def loads(self, source, scope, name, statement, level):
+    def loads(self, source: Source, scope: Any, name: Any, statement: Any, level: int | None) -> None:
         for node in ast.walk(scope):
             if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
                 if hides(source, source.scope(node), scope, name):
@@ -215,20 +226,21 @@ class Flow:
                 if statement is None or reaches(source, scope, name, statement, node):
                     self.up(source, node, level if source.scope(node) is scope else None)
 
-    def returned(self, source, statement, level):
-        # The caller gets the value, if its frame is on the stack.
+    def returned(self, source: Source, statement: Any, level: int | None) -> None:
+        """The caller gets the value, if its frame is on the stack."""
         if level is None or level + 1 >= len(self.frames):
             return
         site = Site(self.frames[level + 1])
         for node in site.nodes:
-            loop = site.source.parents.get(node)
+            itself = site.known_source()
+            loop = itself.parents.get(node)
             if isinstance(loop, (ast.For, ast.AsyncFor)) and loop.iter is node:
-                self.bound(site.source, loop.target, loop, level + 1)
+                self.bound(itself, loop.target, loop, level + 1)
             elif isinstance(node, ast.Call) or "CALL" not in site.name:
-                self.up(site.source, node, level + 1)
+                self.up(itself, node, level + 1)
 
-    def passed(self, source, call, level, argument=None):
-        # The value is this argument of the call, or may be any of them.
+    def passed(self, source: Source, call: ast.Call, level: int | None, argument: Any = None) -> None:
+        """The value is this argument of the call, or may be any of them."""
         name = last_name(call.func)
         if name in LOGARITHMS and getattr(getattr(call.func, "value", None), "id", None) in ("math", "np", "numpy"):
             self.divides |= argument in call.args[:1]
@@ -240,7 +252,7 @@ class Flow:
             if called is None:
                 return
         if name in SIZES:
-            is_first = argument is not None and call.args and call.args[0] is argument
+            is_first = argument is not None and bool(call.args) and call.args[0] is argument
             if is_sized(name, call, argument, is_first):
                 self.add("size", source.file, call.lineno)
                 return
@@ -248,8 +260,8 @@ class Flow:
             self.enter(called, call, argument)
         self.up(source, call, level)
 
-    def function(self, expression, level):
-        # The program's function that this expression is in the frame, and the number of its bound arguments; else None.
+    def function(self, expression: Any, level: int | None) -> tuple[types.FunctionType, int] | None:
+        """The program's function that this expression is in the frame, and the number of its bound arguments; else None."""
         if level is None or level >= len(self.frames):
             return None
         value = looked_up(expression, self.frames[level])
@@ -257,7 +269,8 @@ class Flow:
         if forward is not None:
             value = types.MethodType(forward, value)
         if isinstance(value, type):
-            value = types.MethodType(value.__init__, value) if isinstance(value.__init__, types.FunctionType) else None
+            begin = getattr(value, "__init__", None)
+            value = types.MethodType(begin, value) if isinstance(begin, types.FunctionType) else None
         bound = int(isinstance(value, types.MethodType))
         value = getattr(value, "__func__", value)
         value = getattr(value, "__wrapped__", value)
@@ -265,14 +278,14 @@ class Flow:
             return None
         return value, bound
 
-    def enter(self, called, call, argument):
+    def enter(self, called: Any, call: ast.Call, argument: Any) -> None:
         value, bound = called
         source = Source.of(value.__code__, value.__globals__)
         if source is None:
             return
         code = value.__code__
         kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
-        lines = lambda it: [it.lineno] + [decorator.lineno for decorator in it.decorator_list]
+        lines: Callable[..., Any] = lambda it: [it.lineno] + [decorator.lineno for decorator in it.decorator_list]
         its = [it for it in ast.walk(source.tree) if isinstance(it, kinds) and code.co_firstlineno in lines(it)]
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         if isinstance(argument, ast.keyword):
@@ -286,8 +299,8 @@ class Flow:
             self.depth -= 1
 
 
-def bound_of(frame, which):
-    # The largest value with which this slice changes its tensor: for `x[:, :n]`, the size of x there.
+def bound_of(frame: FrameType, which: str) -> int | None:
+    """The largest value with which this slice changes its tensor: for `x[:, :n]`, the size of x there."""
     site = Site(frame)
     node = site.nodes[0] if len(site.nodes) == 1 else None
     if not isinstance(node, ast.Subscript):
@@ -298,26 +311,34 @@ def bound_of(frame, which):
     bounds = [at for at, it in enumerate(parts) if isinstance(it, ast.Slice) and not is_number(it.upper, it.lower)]
     if size is None or len(bounds) != 1 or bounds[0] >= len(size):
         return None
-    return size[bounds[0]] if which == "max" else size[bounds[0]] // 2
+    return int(size[bounds[0]]) if which == "max" else int(size[bounds[0]]) // 2
 
 
-def is_number(*nodes):
+def is_number(*nodes: Any) -> bool:
     return all(it is None or isinstance(it, (ast.Constant, ast.UnaryOp)) for it in nodes)
 
 
-def is_text(node):
+def is_text(node: Any) -> bool:
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
 
 
-def is_sized(name, call, argument, is_first):
-    # Some arguments of these functions are not sizes: the value of `full`, the input of `pad`.
+def is_sized(name: str, call: ast.Call, argument: Any, is_first: bool) -> bool:
+    """Some arguments of these functions are not sizes: the value of `full`, the input of `pad`."""
     if argument is None:
         return True
     keyword = argument.arg if isinstance(argument, ast.keyword) else None
     if keyword is not None:
         return keyword not in ("fill_value", "device", "dtype", "value", "p", "dim")
     is_function = isinstance(call.func, ast.Name) or last_name(getattr(call.func, "value", None)) in (
-        "torch", "F", "functional", "nn", "np", "numpy", "rnn", "utils", "itertools",
+        "torch",
+        "F",
+        "functional",
+        "nn",
+        "np",
+        "numpy",
+        "rnn",
+        "utils",
+        "itertools",
     )
     if name in ("full", "new_full"):
         return is_first
@@ -326,8 +347,8 @@ def is_sized(name, call, argument, is_first):
     return True
 
 
-def counts(statements):
-    # The targets that an arm assigns to, if it only raises, shows and counts; else None.
+def counts(statements: Any) -> list[tuple[Any, ast.stmt]] | None:
+    """The targets that an arm assigns to, if it only raises, shows and counts; else None."""
     targets = []
     for it in statements:
         if isinstance(it, (ast.Pass, ast.Raise, ast.Assert)):
@@ -348,9 +369,10 @@ def counts(statements):
         if not isinstance(it, (ast.Assign, ast.AugAssign)) or it.value is None:
             return None
         calls = [node for node in ast.walk(it.value) if isinstance(node, ast.Call)]
-        if any(last_name(node.func) not in (READERS | {"round", "min", "max", "abs", "format", "str"}) for node in calls):
+        if any(
+            last_name(node.func) not in (READERS | {"round", "min", "max", "abs", "format", "str"}) for node in calls
+        ):
             return None
-        targets += [(target, it) for target in getattr(it, "targets", None) or [it.target]]
+        assigned: list[Any] = it.targets if isinstance(it, ast.Assign) else [it.target]
+        targets += [(target, it) for target in assigned]
     return targets
-
-

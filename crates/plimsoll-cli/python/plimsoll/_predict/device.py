@@ -1,22 +1,24 @@
-# What the stand-in for the GPU is asked itself, not through PyTorch.
+"""What the stand-in for the GPU is asked itself, not through PyTorch."""
+
+from __future__ import annotations
 
 import ctypes
 
 
-def taken_bytes(device):
-    # The peak of this process's memory on a device, as counted by the device.
+def taken_bytes(device: int) -> int:
+    """The peak of this process's memory on a device, as counted by the device."""
     most_bytes = getattr(ctypes.CDLL(None), "plimsoll_standin_most_bytes", None)
     if most_bytes is None:
         return 0
     most_bytes.restype, most_bytes.argtypes = ctypes.c_uint64, [ctypes.c_int]
-    return most_bytes(device)
+    return int(most_bytes(device))
 
 
-def extend(size):
+def extend(size: int) -> None:
     more = ctypes.CDLL(None).plimsoll_standin_extend
     more.argtypes, more.restype = (ctypes.c_uint64,), None
     more(size)
 
 
-def has_standin():
+def has_standin() -> bool:
     return hasattr(ctypes.CDLL(None), "plimsoll_standin_version")

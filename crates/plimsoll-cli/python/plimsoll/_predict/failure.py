@@ -1,8 +1,11 @@
-# The exception that ended the program, for the report.
+"""The exception that ended the program, for the report."""
+
+from __future__ import annotations
 
 import linecache
 import re
 import traceback
+from typing import Any
 
 from .._inject.sitecustomize import FROZEN
 from .source import is_library
@@ -15,8 +18,8 @@ READS = (
 NEAR = 10
 
 
-def described(failure):
-    # The exception, the innermost line outside packages, and whether a value is read shortly before it.
+def described(failure: BaseException) -> dict[str, Any]:
+    """The exception, the innermost line outside packages, and whether a value is read shortly before it."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(failure.__traceback__)]
     frames = [it for it in frames if not it[0].co_filename.startswith(FROZEN)]  # our own hooks
     own = [it for it in frames if not is_library(it[0].co_filename)] or frames
@@ -24,11 +27,11 @@ def described(failure):
     for code, line in frames:
         lines = linecache.getlines(code.co_filename)[max(code.co_firstlineno - 1, line - NEAR) : line]
         reads = reads or (not is_library(code.co_filename) and any(re.search(READS, text) for text in lines))
-    code, line = own[-1] if own else (None, None)
+    last = own[-1] if own else None
     return dict(
         kind=type(failure).__name__,
         text=str(failure)[:2000],
-        file=code and code.co_filename,
-        line=line,
+        file=last and last[0].co_filename,
+        line=last and last[1],
         reads=reads,
     )

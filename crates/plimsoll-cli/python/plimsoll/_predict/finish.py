@@ -1,62 +1,71 @@
-# After the requested steps: the loop over the training's DataLoader ends as if there were no more batches, so that the
-# code after it runs, too: the evaluation, often with a larger batch.
-#
-# A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the batches
-# takes the time, copies of one stand for those in between (loops.py). Otherwise it yields the first ones and the last.
-#
-# If the program starts another epoch, that gets one batch, until the time is up. A program that does not train in a loop
-# over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
+"""After the requested steps: the loop over the training's DataLoader ends as if there were no more batches, so that the
+code after it runs, too: the evaluation, often with a larger batch.
+
+A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the batches
+takes the time, copies of one stand for those in between (loops.py). Otherwise it yields the first ones and the last.
+
+If the program starts another epoch, that gets one batch, until the time is up. A program that does not train in a loop
+over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
+"""
+
+from __future__ import annotations
 
 import ast
 import linecache
-import os
 import sys
 import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from . import loops
+
+if TYPE_CHECKING:
+    from .growth import Growth
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
 LONGEST_TIME = 120.0  # the same, where a loop that grows takes it
 IDLE = 5  # stop after this many further steps without new code in between
 
-from . import loops
-
 
 class Finish:
-    def __init__(self, torch, is_library):
+    def __init__(self, torch: Any, is_library: Callable[..., Any]) -> None:
         self.torch, self.is_library = torch, is_library
         self.begun = time.monotonic()
         self.finishing = 0.0  # the time at which the steps were done
         self.until = 0.0  # when the time for the code after them is up
-        self.training = set()  # loaders that yielded a batch between steps, by address
-        self.since_step = set()
+        self.training: set[int] = set()  # loaders that yielded a batch between steps, by address
+        self.since_step: set[int] = set()
         self.given = 0  # batches that they yielded
         self.cut = False  # whether a loader was ended early
-        self.loops = []  # loops over loaders that started after the steps
-        self.levels = []  # allocated bytes after the steps, one a moment
-        self.new, self.idle = set(), 0  # loaders and lines first seen after the steps; steps since the last of them
-        self.called = set()  # lines that evaluate
-        self.files = set()  # the program's files on the stack at a step
+        self.loops: list[loops.Loop] = []  # loops over loaders that started after the steps
+        self.levels: list[int] = []  # allocated bytes after the steps, one a moment
+        self.new: set[object] = set()  # loaders and lines first seen after the steps
+        self.idle = 0  # steps since the last of them
+        self.called: set[tuple[str, int]] = set()  # lines that evaluate
+        self.files: set[str] = set()  # the program's files on the stack at a step
         self.watch_loaders()
         self.watch_evaluation()
 
-    def watch_loaders(self):
+    def watch_loaders(self) -> None:
         from torch.utils.data import dataloader
 
         finish, kind = self, dataloader._BaseDataLoaderIter
         begin, following, again = kind.__init__, kind.__next__, kind._reset
 
-        def __init__(self, loader, *args, **kwargs):
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             begin(self, loader, *args, **kwargs)
             start(self, loader)
 
-        def _reset(self, loader, *args, **kwargs):
+        def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             again(self, loader, *args, **kwargs)
             start(self, loader)
 
-        def start(self, loader):
+        def start(self: Any, loader: Any) -> None:
             self.plimsoll_loader, self.plimsoll_given = id(loader), 0
             self.plimsoll_loop = loops.Loop(finish, self, loader, following) if finish.finishing else None
 
-        def __next__(self):
+        def __next__(self: Any) -> Any:
             loader = getattr(self, "plimsoll_loader", None)
             if loader is None:
                 return following(self)
@@ -74,11 +83,11 @@ class Finish:
 
         kind.__init__, kind.__next__, kind._reset = __init__, __next__, _reset
 
-    def watch_evaluation(self):
+    def watch_evaluation(self) -> None:
         module, finish = self.torch.nn.Module, self
         original = module.eval
 
-        def eval(self):
+        def eval(self: Any) -> Any:
             frame = sys._getframe(1)
             place = frame.f_code.co_filename, frame.f_lineno
             finish.called.add(place)
@@ -86,77 +95,78 @@ class Finish:
                 finish.saw(place)
             return original(self)
 
-        eval.__wrapped__ = original
+        eval.__wrapped__ = original  # type: ignore[attr-defined]
         module.eval = eval
 
-    def stepped(self):
-        # A step was counted: the loaders that yielded a batch for it are the training's.
+    def stepped(self) -> None:
+        """A step was counted: the loaders that yielded a batch for it are the training's."""
         self.training |= self.since_step
         self.since_step = set()
-        frame = sys._getframe(2)
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             if not self.is_library(frame.f_code.co_filename):
                 self.files.add(frame.f_code.co_filename)
             frame = frame.f_back
 
-    def may_go_on(self):
-        # Whether the code after the steps can be reached.
+    def may_go_on(self) -> bool:
+        """Whether the code after the steps can be reached."""
         return bool(self.training) or self.has_trainer()
 
-    def has_trainer(self):
+    def has_trainer(self) -> bool:
         return "transformers.trainer" in sys.modules and any("transformers/trainer" in it for it in self.stack())
 
-    def stack(self):
-        frame = sys._getframe(1)
+    def stack(self) -> Iterator[str]:
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             yield frame.f_code.co_filename
             frame = frame.f_back
 
-    def begin(self):
+    def begin(self) -> None:
         self.finishing = time.monotonic()
         passed = self.finishing - self.begun
         self.until = self.finishing + min(max(passed, LEAST_TIME), MOST_TIME)
 
-    def saw(self, what):
-        # A loader or a line ran after the steps.
+    def saw(self, what: object) -> None:
+        """A loader or a line ran after the steps."""
         if what not in self.new:
             self.new.add(what)
             self.idle = 0
 
-    def left(self):
-        # Seconds for the code after the steps.
+    def left(self) -> float:
+        """Seconds for the code after the steps."""
         return self.until - time.monotonic()
 
-    def take(self, seconds):
-        # A loop that grows needs these seconds: they come on top, up to a limit. Returns whether it gets them.
+    def take(self, seconds: float) -> bool:
+        """A loop that grows needs these seconds: they come on top, up to a limit. Returns whether it gets them."""
         longest = self.finishing + LONGEST_TIME
         if time.monotonic() + seconds > longest:
             return False
         self.until = min(max(self.until, time.monotonic() + seconds + LEAST_TIME), longest + LEAST_TIME)
         return True
 
-    def is_up(self):
-        # Whether to stop: too many further steps without new code, or too much time.
+    def is_up(self) -> bool:
+        """Whether to stop: too many further steps without new code, or too much time."""
         return self.idle > IDLE or self.left() < 0
 
-    def note_level(self):
-        # Between other things, a few times a second.
+    def note_level(self) -> None:
+        """Between other things, a few times a second."""
         with_memory = range(self.torch.cuda.device_count())
         self.levels.append(max((loops.allocated(self.torch, it) for it in with_memory), default=0))
         if len(self.levels) > 4096:
             del self.levels[::2]
 
-    def grew(self):
-        # Whether memory still grew when the program was stopped: the least level of each eighth of the time is higher than that
-        # of the one before.
+    def grew(self) -> bool:
+        """Whether memory still grew when the program was stopped: the least level of each eighth of the time is higher than that
+        of the one before.
+        """
         size = len(self.levels) // 8
         if size < 2:
             return False
         least = [min(self.levels[at : at + size]) for at in range(len(self.levels) - 8 * size, len(self.levels), size)]
         return all(after > before for before, after in zip(least[3:], least[4:])) and least[-1] - least[3] >= 16 << 20
 
-    def unseen(self):
-        # The program's lines that evaluate and were not reached.
+    def unseen(self) -> list[dict[str, Any]]:
+        """The program's lines that evaluate and were not reached."""
         found = []
         for file in sorted(self.files):
             try:
@@ -165,19 +175,21 @@ class Finish:
                 continue
             for node in ast.walk(tree):
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eval":
-                    lines = range(node.lineno, node.end_lineno + 1)
+                    lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
                     if not node.args and not any((file, line) in self.called for line in lines):
-                        found.append(dict(file=file, line=node.lineno, text=linecache.getline(file, node.lineno).strip()))
+                        found.append(
+                            dict(file=file, line=node.lineno, text=linecache.getline(file, node.lineno).strip())
+                        )
         return found[:20]
 
 
-def trainer(module, finish, growth):
-    # After the steps transformers' Trainer evaluates once and stops, without saving.
+def trainer(module: Any, finish: Finish, growth: Growth) -> None:
+    """After the steps transformers' Trainer evaluates once and stops, without saving."""
     handler = module.CallbackHandler
     for name in ("on_step_end", "on_epoch_end"):
         original = getattr(handler, name)
 
-        def called(self, args, state, control, original=original):
+        def called(self: Any, args: Any, state: Any, control: Any, original: Callable[..., Any] = original) -> Any:
             control = original(self, args, state, control)
             growth.total = state.max_steps if state.max_steps > 0 else growth.total
             if finish.finishing:

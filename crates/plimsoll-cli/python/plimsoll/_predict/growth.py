@@ -1,10 +1,16 @@
-# Memory that grows from step to step, and how many steps the program's loops will make.
-#
-# The number of steps is read from the source of the loops around the step: `range(N)`, a list, a DataLoader, each with the
-# values that the program's variables have. Nothing of the program is called. A `while` loop has no number.
+"""Memory that grows from step to step, and how many steps the program's loops will make.
+
+The number of steps is read from the source of the loops around the step: `range(N)`, a list, a DataLoader, each with the
+values that the program's variables have. Nothing of the program is called. A `while` loop has no number.
+"""
+
+from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 LEAST = 16 << 10  # bytes a step, below which growth does not matter
 ROWS = 6  # growing steps in a row that are growth
@@ -12,32 +18,32 @@ AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "t
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
 
-def allocated(torch, device):
-    return torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"]
+def allocated(torch: Any, device: int) -> int:
+    return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
 
 
-def is_steady(levels, rows):
-    # Whether each of the last levels is higher than the one before.
+def is_steady(levels: list[int], rows: int) -> bool:
+    """Whether each of the last levels is higher than the one before."""
     last = levels[-rows - 1 :]
     return len(last) > rows and all(after > before for before, after in zip(last, last[1:]))
 
 
 class Growth:
-    def __init__(self, torch, is_library):
+    def __init__(self, torch: Any, is_library: Callable[..., Any]) -> None:
         self.torch, self.is_library = torch, is_library
-        self.levels = {}  # by device: allocated bytes at the end of each step
-        self.total = None  # steps of the whole program; None: unknown
+        self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
+        self.total: int | None = None  # steps of the whole program; None: unknown
 
-    def note(self):
+    def note(self) -> None:
         for device in range(self.torch.cuda.device_count()):
             self.levels.setdefault(device, []).append(allocated(self.torch, device))
 
-    def is_unsure(self):
-        # Whether the latest steps grew, and more steps would show whether that goes on.
+    def is_unsure(self) -> bool:
+        """Whether the latest steps grew, and more steps would show whether that goes on."""
         rows = (it for it in self.levels.values() if is_steady(it, 1) and it[-1] - it[-2] >= LEAST)
         return any(is_steady(it, min(ROWS, len(it) - 1)) and len(it) <= ROWS for it in rows)
 
-    def rows(self):
+    def rows(self) -> list[dict[str, Any]]:
         found = []
         for device, levels in self.levels.items():
             if not is_steady(levels, ROWS):
@@ -49,16 +55,17 @@ class Growth:
                 found.append(dict(device=device, bytes=each, steps=len(levels), total=self.total))
         return found
 
-    def look(self, frame, steps, given):
-        # At the end of a step: `frame` is in the program or in PyTorch, `given` the batches of its loaders so far.
+    def look(self, frame: FrameType, steps: int, given: int) -> None:
+        """At the end of a step: `frame` is in the program or in PyTorch, `given` the batches of its loaders so far."""
         if self.total is None:
             try:
                 self.total = self.of_loops(frame, steps, given)
             except Exception:
                 self.total = None  # source that is read wrongly says nothing
 
-    def of_loops(self, frame, steps, given):
-        total, done = None, None
+    def of_loops(self, frame: FrameType | None, steps: int, given: int) -> int | None:
+        total: int | None = None
+        done: int | None = None
         while frame is not None:
             if not self.is_library(frame.f_code.co_filename):
                 for loop in around(frame):
@@ -78,31 +85,35 @@ class Growth:
         return max(total * steps // done, steps) if done and done > steps else total
 
 
-def around(frame):
-    # The loops of the frame's own function around its line, the innermost first.
+def around(frame: FrameType) -> list[Any]:
+    """The loops of the frame's own function around its line, the innermost first."""
     code = frame.f_code
     tree = ast.parse("".join(linecache.getlines(code.co_filename)))
     scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-    own = tree
+    own: ast.AST = tree
     if code.co_name != "<module>":
         own = next(
             it
             for it in ast.walk(tree)
-            if isinstance(it, scopes) and min([it.lineno] + [d.lineno for d in getattr(it, "decorator_list", [])]) == code.co_firstlineno
+            if isinstance(it, scopes)
+            and min([it.lineno] + [d.lineno for d in getattr(it, "decorator_list", [])]) == code.co_firstlineno
         )
-    found, left = [], list(ast.iter_child_nodes(own))
+    found: list[Any] = []
+    left = list(ast.iter_child_nodes(own))
     while left:
         node = left.pop()
         if isinstance(node, scopes):
             continue
-        if isinstance(node, (ast.For, ast.While)) and node.body[0].lineno <= frame.f_lineno <= node.body[-1].end_lineno:
+        if isinstance(node, (ast.For, ast.While)) and node.body[0].lineno <= frame.f_lineno <= (
+            node.body[-1].end_lineno or 0
+        ):
             found.append(node)
         left += ast.iter_child_nodes(node)
     return sorted(found, key=lambda it: -it.lineno)
 
 
-def counter(loop, frame):
-    # How many rounds a loop has begun, if it counts them in a variable.
+def counter(loop: Any, frame: FrameType) -> int | None:
+    """How many rounds a loop has begun, if it counts them in a variable."""
     target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
     is_counted = isinstance(loop.iter, ast.Call) and name_of(loop.iter.func) in ("range", "trange", "enumerate")
     if not is_counted or not isinstance(target, ast.Name):
@@ -113,11 +124,11 @@ def counter(loop, frame):
     return now - first + 1 if type(now) is int and type(first) is int else None
 
 
-def name_of(node):
+def name_of(node: Any) -> str | None:
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
 
 
-def length_of(node, frame):
+def length_of(node: Any, frame: FrameType) -> int | None:
     if isinstance(node, (ast.List, ast.Tuple)):
         return len(node.elts)
     if not isinstance(node, ast.Call):
@@ -139,7 +150,7 @@ def length_of(node, frame):
     return None
 
 
-def length(value):
+def length(value: Any) -> int | None:
     from torch.utils.data import DataLoader
 
     if isinstance(value, LENGTHS):
@@ -157,7 +168,7 @@ def length(value):
     return None if inner is None else length(inner)
 
 
-def value_of(node, frame):
+def value_of(node: Any, frame: FrameType) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):

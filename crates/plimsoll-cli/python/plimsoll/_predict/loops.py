@@ -1,14 +1,20 @@
-# A loop over a DataLoader that starts after the requested steps, such as an evaluation: how many of its batches are made, and
-# what the others would add.
-#
-# The first batches show whether memory grows from one to the next. If it does, the loop runs to its end as far as there is time:
-# with all batches, or with copies of one of them where making them takes the time. If there is no time for that, and where memory
-# does not grow, the last batch follows at once, and `row` says by how much each of the others would have grown.
+"""A loop over a DataLoader that starts after the requested steps, such as an evaluation: how many of its batches are made, and
+what the others would add.
+
+The first batches show whether memory grows from one to the next. If it does, the loop runs to its end as far as there is time:
+with all batches, or with copies of one of them where making them takes the time. If there is no time for that, and where memory
+does not grow, the last batch follows at once, and `row` says by how much each of the others would have grown.
+"""
+
+from __future__ import annotations
 
 import copy
 import sys
 import time
 import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 FIRST = 7  # batches before the last one
 STEADY = 4  # of them, the latest: growth is measured over these
@@ -17,31 +23,32 @@ PATIENCE = 5.0  # seconds that each of the first batches may take
 UNKNOWN_TIME = 5.0  # seconds for a loop of unknown length
 
 
-def allocated(torch, device):
-    return torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"]
+def allocated(torch: Any, device: int) -> int:
+    return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
 
 
 class Loop:
-    def __init__(self, finish, iterator, loader, following):
+    def __init__(self, finish: Any, iterator: Any, loader: Any, following: Callable[..., Any]) -> None:
         self.finish, self.following = finish, following
-        self.iterator = weakref.ref(iterator)  # its end is the end of worker processes
+        self.iterator: Any = weakref.ref(iterator)  # its end is the end of worker processes
         try:
-            self.total = len(loader)
+            self.total: int | None = len(loader)
         except Exception:
             self.total = None  # a dataset that has no length
         self.given = 0
         self.made = 0  # of them, those that are no copies
-        self.levels = []  # by request: allocated bytes of each device
+        self.levels: list[list[int]] = []  # by request: allocated bytes of each device
         self.began = self.second = 0.0
         self.ended = 0.0  # since 1970
         self.making = 0.0  # seconds that the loader took
-        self.place = None
-        self.candidate = self.pattern = None  # a batch that may be copied; the one that is
+        self.place: tuple[str, int] | None = None
+        self.candidate: Any = None  # a batch that may be copied
+        self.pattern: Any = None  # the one that is
         self.is_decided = self.is_cut = False
-        self.each = {}  # by device: growth a batch
+        self.each: dict[int, float] = {}  # by device: growth a batch
         finish.loops.append(self)
 
-    def batch(self):
+    def batch(self) -> Any:
         now = time.monotonic()
         if self.given == 0:
             self.began, self.place = now, self.caller()
@@ -59,7 +66,7 @@ class Loop:
             self.measure()
             self.is_cut = self.finish.cut = True
             raise StopIteration
-        if self.pattern is not None and self.given < self.total - 1 - self.waiting():
+        if self.pattern is not None and self.total is not None and self.given < self.total - 1 - self.waiting():
             self.given += 1
             return copy.deepcopy(self.pattern)
         begun = time.monotonic()
@@ -76,18 +83,18 @@ class Loop:
             self.candidate = result
         return result
 
-    def caller(self):
-        frame = sys._getframe(2)
+    def caller(self) -> tuple[str, int] | None:
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None and self.finish.is_library(frame.f_code.co_filename):
             frame = frame.f_back
         return frame and (frame.f_code.co_filename, frame.f_lineno)
 
-    def note(self):
+    def note(self) -> None:
         torch, self.ended = self.finish.torch, time.time()
         self.levels.append([allocated(torch, it) for it in range(torch.cuda.device_count())])
 
-    def measure(self):
-        # The growth a batch of the latest batches.
+    def measure(self) -> None:
+        """The growth a batch of the latest batches."""
         last = self.levels[-STEADY - 1 :]
         if len(last) <= STEADY:
             return
@@ -96,7 +103,7 @@ class Loop:
             if min(rises) >= 0 and sum(it > 0 for it in rises) > STEADY // 2:
                 self.each[device] = sum(rises) / STEADY
 
-    def decide(self, seconds):
+    def decide(self, seconds: float) -> Any:
         self.measure()
         if self.total is None or self.total <= FIRST + 1:
             return
@@ -117,17 +124,17 @@ class Loop:
         if self.pattern is not None or not self.finish.take(seconds * rest):
             self.skip()
 
-    def waiting(self):
-        # Batches that worker processes make already.
+    def waiting(self) -> int:
+        """Batches that worker processes make already."""
         return getattr(self.iterator(), "_tasks_outstanding", 0)
 
-    def can_skip(self):
+    def can_skip(self) -> bool:
         from torch.utils.data import _DatasetKind
 
-        return self.iterator()._dataset_kind == _DatasetKind.Map
+        return bool(self.iterator()._dataset_kind == _DatasetKind.Map)
 
-    def skip(self):
-        # The next batch that the loader begins is its last. One that has no places to choose from ends here.
+    def skip(self) -> None:
+        """The next batch that the loader begins is its last. One that has no places to choose from ends here."""
         self.is_cut = self.pattern is None
         if not self.can_skip():
             self.finish.cut = True
@@ -137,8 +144,8 @@ class Loop:
             pass
         iterator._sampler_iter = iter(() if last is None else (last,))
 
-    def row(self):
-        # For the report.
+    def row(self) -> dict[str, Any] | None:
+        """For the report."""
         if not self.is_decided or self.given == self.made and not self.is_cut:
             return None
         left = 0 if self.total is None or not self.is_cut else max(self.total - self.given, 0)

@@ -1,4 +1,6 @@
-# Names of functions and methods that dataflow.py knows: whether they show a value, store it, pass it on, or are sized by it.
+"""Names of functions and methods that dataflow.py knows: whether they show a value, store it, pass it on, or are sized by it."""
+
+from __future__ import annotations
 
 # Their results are computed from their arguments.
 PURE = set(
@@ -28,5 +30,7 @@ SIZES = set(
     " triu_indices pack_padded_sequence pad_packed_sequence take_along_dim select index_select bincount hsplit vsplit dsplit"
     " segment_reduce AdaptiveAvgPool2d Linear Conv1d Conv2d Embedding Parameter randint".split()
 )
-READERS = set("item tolist cpu numpy to float int bool complex __index__ __int__ __float__ __bool__ equal allclose".split())
+READERS = set(
+    "item tolist cpu numpy to float int bool complex __index__ __int__ __float__ __bool__ equal allclose".split()
+)
 FINITE = ("isnan", "isinf", "isfinite", "found_inf", "found_inf_per_device", "nan_to_num")

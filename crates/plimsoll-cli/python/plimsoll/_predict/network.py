@@ -1,8 +1,12 @@
-# The hosts that the program contacts, and trackers of experiments that must not: values computed here are zeros, and nobody wants
-# them beside the real runs.
+"""The hosts that the program contacts, and trackers of experiments that must not: values computed here are zeros, and nobody wants
+them beside the real runs.
+"""
+
+from __future__ import annotations
 
 import functools
 import os
+from typing import Any
 
 from . import settings
 
@@ -10,7 +14,7 @@ HOSTS = os.path.join(os.path.dirname(settings.FOLDER), "hosts")
 LOCAL = ("localhost", "127.", "::1", "0.0.0.0", "::")
 
 
-def note(host, known=set()):
+def note(host: Any, known: set[str] = set()) -> None:
     if isinstance(host, bytes):
         host = host.decode(errors="replace")
     if not isinstance(host, str) or not host or host.startswith(LOCAL) or host in known:
@@ -23,22 +27,23 @@ def note(host, known=set()):
         pass
 
 
-def sockets(socket):
-    # By name where a name is looked up; an address that a lookup returned is not another host.
-    looked_up, addresses = socket.getaddrinfo, set()
+def sockets(socket: Any) -> None:
+    """By name where a name is looked up; an address that a lookup returned is not another host."""
+    looked_up = socket.getaddrinfo
+    addresses: set[Any] = set()
 
     @functools.wraps(looked_up)
-    def getaddrinfo(host, *args, **kwargs):
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
         note(host)
         found = looked_up(host, *args, **kwargs)
         addresses.update(it[4][0] for it in found)
         return found
 
-    def connecting(name):
+    def connecting(name: str) -> None:
         original = getattr(socket.socket, name)
 
         @functools.wraps(original)
-        def connect(self, address):
+        def connect(self: Any, address: int) -> Any:
             if isinstance(address, tuple) and address and address[0] not in addresses:
                 note(address[0])
             return original(self, address)
@@ -50,11 +55,11 @@ def sockets(socket):
     connecting("connect_ex")
 
 
-def wandb(it):
+def wandb(it: Any) -> None:
     begin = it.init
 
     @functools.wraps(begin)
-    def init(*args, **kwargs):
+    def init(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("mode") != "disabled":
             kwargs["mode"] = "offline"
         return begin(*args, **kwargs)
@@ -62,16 +67,16 @@ def wandb(it):
     it.init = init
 
 
-def mlflow(it):
+def mlflow(it: Any) -> None:
     it.set_tracking_uri = lambda uri: None
 
 
-def comet(it):
+def comet(it: Any) -> None:
     if hasattr(it, "OfflineExperiment"):
         it.Experiment = it.OfflineExperiment
 
 
-def neptune(it):
+def neptune(it: Any) -> None:
     for name in ("init_run", "init_project", "init_model", "init_model_version"):
         begin = getattr(it, name, None)
         if begin is not None:

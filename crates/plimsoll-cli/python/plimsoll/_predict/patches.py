@@ -1,22 +1,28 @@
-# Patches of PyTorch inside the user's Python processes, so that a program takes the same path as on a GPU, although
-# values that it reads from the device are zero and other ranks may be absent.
-#
-# The launcher puts this file before watch.py in one sitecustomize.py; `Watch` and the last lines there install the
-# patches. Memory requests do not change, except in send_objects: NCCL would use a few hundred bytes of the GPU for
-# Python objects.
+"""Patches of PyTorch inside the user's Python processes, so that a program takes the same path as on a GPU, although
+values that it reads from the device are zero and other ranks may be absent.
+
+The launcher puts this file before watch.py in one sitecustomize.py; `Watch` and the last lines there install the
+patches. Memory requests do not change, except in send_objects: NCCL would use a few hundred bytes of the GPU for
+Python objects.
+"""
+
+from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 
-def trust_values(torch):
-    # Where PyTorch itself reads a value to check it or to divide by it, a zero would end a program that runs on a GPU.
-    # The read itself still happens, with its memory. TorchScript compiles some of these functions: it finds the originals.
+def trust_values(torch: Any) -> None:
+    """Where PyTorch itself reads a value to check it or to divide by it, a zero would end a program that runs on a GPU.
+    The read itself still happens, with its memory. TorchScript compiles some of these functions: it finds the originals.
+    """
     import functools
 
-    def answered(original, answer):
+    def answered(original: Callable[..., Any], answer: Any) -> Callable[..., Any]:
         @functools.wraps(original)
-        def read(tensor):
+        def read(tensor: Any) -> Any:
             value = original(tensor)
             is_known = not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or torch.compiler.is_compiling()
             return value if is_known else answer(value)
@@ -29,25 +35,27 @@ def trust_values(torch):
             place._is_all_true = answered(place._is_all_true, lambda _: torch.ones((), dtype=torch.bool, device="cpu"))
     # An optimizer whose state came from a checkpoint has its step count (NAdam also a product) on the device. With a value
     # between 0 and 1 it never divides by zero.
-    for name, module in list(sys.modules.items()):
+    modules: list[tuple[str, Any]] = list(sys.modules.items())
+    for name, module in modules:
         if name.startswith("torch.optim.") and hasattr(module, "_get_value"):
             module._get_value = answered(module._get_value, lambda value: value or 0.5)
 
 
-def end_generation(module):
-    # transformers reads from the device whether every sequence has ended. Here none ends before the maximum length, which
-    # the host knows.
+def end_generation(module: Any) -> None:
+    """transformers reads from the device whether every sequence has ended. Here none ends before the maximum length, which
+    the host knows.
+    """
     criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
     call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
     is_long = None  # whether the sequences of the last check have their maximum length
 
-    def judged(self, input_ids, *args, **options):
+    def judged(self: Any, input_ids: Any, *args: Any, **options: Any) -> Any:
         nonlocal is_long
         most = self.max_length
         is_long = None if most is None else input_ids.shape[-1] >= most
         return call(self, input_ids, *args, **options)
 
-    def goes_on(self, this_peer_finished, *args, **options):
+    def goes_on(self: Any, this_peer_finished: Any, *args: Any, **options: Any) -> Any:
         nonlocal is_long
         is_finished, is_long = this_peer_finished if is_long is None else is_long, None
         return has_unfinished(self, is_finished, *args, **options)
@@ -55,18 +63,20 @@ def end_generation(module):
     criteria.__call__, mixin._has_unfinished_sequences = judged, goes_on
 
 
-def send_objects(torch):
-    # Ranks send each other Python objects through GPUs, first their sizes, which would arrive as zeros. Here they go through
-    # the host instead, between the same ranks.
+def send_objects(torch: Any) -> None:
+    """Ranks send each other Python objects through GPUs, first their sizes, which would arrive as zeros. Here they go through
+    the host instead, between the same ranks.
+    """
     import functools
     import inspect
+
     from torch import distributed
 
     if not distributed.is_gloo_available():
         return
     host_groups = {}  # by the world, because a program may destroy it and make another, and by the ranks
 
-    def host_group(ranks):
+    def host_group(ranks: list[int]) -> Any:
         key = distributed.group.WORLD, tuple(ranks)
         if key not in host_groups:
             # PyTorch names groups by a counter: a group that only some ranks make must not advance it.
@@ -78,15 +88,15 @@ def send_objects(torch):
                 world.group_count = count
         return host_groups[key]
 
-    def uses_nccl(group):
+    def uses_nccl(group: Any) -> bool:
         is_member = group is not None and group != distributed.GroupMember.NON_GROUP_MEMBER
         return is_member and distributed.get_backend(group) == "nccl"
 
-    def on_host(original, redirect):
+    def on_host(original: Callable[..., Any], redirect: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def call(*args, **options):
+        def call(*args: Any, **options: Any) -> Any:
             bound = signature.bind(*args, **options)
             group = bound.arguments.get("group") or distributed.group.WORLD
             if uses_nccl(group) and redirect(bound.arguments, group) and "device" in bound.arguments:
@@ -95,13 +105,14 @@ def send_objects(torch):
 
         return call
 
-    def among_all(arguments, group):
+    def among_all(arguments: Any, group: Any) -> bool:
         arguments["group"] = host_group(distributed.get_process_group_ranks(group))
         return True
 
-    def between_two(peer):
-        # Only these two ranks make this call, so only they can make a group for it.
-        def redirect(arguments, group):
+    def between_two(peer: str) -> Callable[..., Any]:
+        """Only these two ranks make this call, so only they can make a group for it."""
+
+        def redirect(arguments: Any, group: Any) -> bool:
             its_rank = arguments.get(peer)
             if its_rank is None and arguments.get(f"group_{peer}") is not None:
                 its_rank = distributed.get_global_rank(group, arguments[f"group_{peer}"])
@@ -126,37 +137,44 @@ def send_objects(torch):
             setattr(distributed, name, replaced)
 
 
-def stand_alone(torch):
-    # Process groups start without the other ranks. GPU tensors go through PyTorch's own NCCL code, whose memory counts; host
-    # tensors go through PyTorch's `fake` group.
-    import torch.testing._internal.distributed.fake_pg
+def stand_alone(torch: Any) -> None:
+    """Process groups start without the other ranks. GPU tensors go through PyTorch's own NCCL code, whose memory counts; host
+    tensors go through PyTorch's `fake` group.
+    """
+    import importlib
+
     from torch import distributed
 
-    class Store(distributed.Store):
-        # Answers for the absent ranks. The only value that they would have written is NCCL's unique ID, of 128 bytes.
-        def __init__(self):
-            super().__init__()
-            self.values = {}
+    importlib.import_module("torch.testing._internal.distributed.fake_pg")  # it registers the group
 
-        def set(self, key, value):
+    class Store(distributed.Store):
+        """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID, of 128 bytes."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.values: dict[str, Any] = {}
+
+        def set(self, key: Any, value: Any) -> None:
             self.values[key] = value
 
-        def get(self, key):
+        def get(self, key: Any) -> Any:
             return self.values.get(key, bytes(128))
 
-        def add(self, key, more):
+        def add(self, key: Any, more: Any) -> Any:
             self.values[key] = self.values.get(key, 0) + more
             return self.values[key]
 
-        def wait(self, keys, timeout=None):
+        def wait(self, keys: Any, timeout: Any = None) -> None:
             pass
 
-        def check(self, keys):
+        def check(self, keys: Any) -> bool:
             return all(key in self.values for key in keys)
 
     original, store = distributed.init_process_group, Store()
 
-    def init_process_group(backend=None, init_method=None, timeout=None, *args, **options):
+    def init_process_group(
+        backend: Any = None, init_method: Any = None, timeout: Any = None, *args: Any, **options: Any
+    ) -> Any:
         place = dict(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), store=store)
         kept = {name: options[name] for name in ("pg_options", "device_id") if name in options}
         return original("cpu:fake,cuda:nccl", **place, **kept)
@@ -168,7 +186,14 @@ def stand_alone(torch):
     c10d = distributed.distributed_c10d
     c10d._get_split_source = lambda *args, **options: None
 
-    def split_group(parent_pg=None, split_ranks=None, timeout=None, pg_options=None, group_desc=None, **options):
+    def split_group(
+        parent_pg: Any = None,
+        split_ranks: Any = None,
+        timeout: Any = None,
+        pg_options: Any = None,
+        group_desc: Any = None,
+        **options: Any,
+    ) -> Any:
         parent = distributed.get_process_group_ranks(parent_pg or distributed.group.WORLD)
         own = distributed.get_rank()
         mine = None

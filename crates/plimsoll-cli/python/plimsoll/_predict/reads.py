@@ -1,9 +1,12 @@
-# The values that the program reads from the device: where, and what they are used for. The stand-in calls a hook for every
-# copy of an unknown value to the host; the program gets zeros unless the hook writes another value: one where the program divides by
-# the value.
-#
-# A read is identified by its line and call stack (a site). Its use is determined once per site (dataflow.py). Some
-# operators read during their own work: the number of elements that `nonzero` found is the size of its result.
+"""The values that the program reads from the device: where, and what they are used for. The stand-in calls a hook for every
+copy of an unknown value to the host; the program gets zeros unless the hook writes another value: one where the program divides by
+the value.
+
+A read is identified by its line and call stack (a site). Its use is determined once per site (dataflow.py). Some
+operators read during their own work: the number of elements that `nonzero` found is the size of its result.
+"""
+
+from __future__ import annotations
 
 import ctypes
 import gc
@@ -11,6 +14,9 @@ import os
 import re
 import sys
 import threading
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any
 
 from .._inject.sitecustomize import FROZEN
 from . import dataflow
@@ -43,17 +49,18 @@ OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
 
 
 class Site:
-    def __init__(self, number, place, via, operator, fate, sinks):
+    def __init__(self, number: int, place: Any, via: Any, operator: Any, fate: Any, sinks: Any) -> None:
         self.number, self.place, self.via, self.operator = number, place, via, operator
-        self.fate, self.sinks, self.count, self.value, self.even = fate, sinks, 0, None, False
-        self.matched = []  # the lines of --assume that name it
+        self.fate, self.sinks, self.count, self.even = fate, sinks, 0, False
+        self.value: Any = None
+        self.matched: list[tuple[str, int]] = []  # the lines of --assume that name it
         self.is_used = False  # whether it returned the assumed value
 
-    def is_given(self):
-        # Whether its value is more than one in place of zero.
+    def is_given(self) -> bool:
+        """Whether its value is more than one in place of zero."""
         return bool(self.matched) or self.value == "max"
 
-    def row(self):
+    def row(self) -> dict[str, Any]:
         file, line, function = self.place or (None, None, None)
         return dict(
             file=file,
@@ -63,7 +70,9 @@ class Site:
             via=self.via and dict(file=self.via[0], line=self.via[1], text=line_of(self.via)),
             operator=self.operator,
             fate=self.fate,
-            sinks=[dict(kind=it.kind, file=it.file, line=it.line, text=line_of((it.file, it.line))) for it in self.sinks],
+            sinks=[
+                dict(kind=it.kind, file=it.file, line=it.line, text=line_of((it.file, it.line))) for it in self.sinks
+            ],
             count=self.count,
             assumed=self.value if self.is_used else None,
             generates=bool(self.via) and GENERATION in self.via[0],
@@ -71,19 +80,19 @@ class Site:
         )
 
 
-def line_of(place):
+def line_of(place: tuple[Any, ...] | None) -> str:
     import linecache
 
     return linecache.getline(place[0], place[1]).strip()[:160] if place else ""
 
 
 class Reads:
-    def __init__(self, assumed):
+    def __init__(self, assumed: Any) -> None:
         self.assumed = assumed  # [(file, line, value)]
-        self.sites = {}
-        self.codes = []  # keeps the code objects, because sites identify them by address
+        self.sites: dict[tuple[Any, ...], Site] = {}
+        self.codes: list[CodeType] = []  # keeps the code objects, because sites identify them by address
         self.of_thread = threading.local()
-        self.problems = []  # assumptions that could not be applied
+        self.problems: list[str] = []  # assumptions that could not be applied
         self.library = ctypes.CDLL(None)
         if not hasattr(self.library, "plimsoll_standin_on_read"):
             return
@@ -94,8 +103,8 @@ class Reads:
 
         atexit.register(lambda: self.library.plimsoll_standin_on_read(kind()))
 
-    def on_read(self, to, _from, count):
-        # The stand-in copied zeros to the host. A failure here must not fail the program.
+    def on_read(self, to: int, _from: int, count: int) -> None:
+        """The stand-in copied zeros to the host. A failure here must not fail the program."""
         state = self.of_thread
         if getattr(state, "busy", False) or sys is None:
             return
@@ -128,8 +137,8 @@ class Reads:
         finally:
             state.busy = False
 
-    def site(self, frame):
-        frames = []
+    def site(self, frame: FrameType | None) -> Site | None:
+        frames: list[FrameType] = []
         while frame is not None and len(frames) < 40:
             if not frame.f_code.co_filename.startswith(FROZEN):
                 frames.append(frame)
@@ -149,8 +158,8 @@ class Reads:
                     gc.enable()
         return self.sites[key]
 
-    def new_site(self, frames, operator):
-        place = lambda it: (it.f_code.co_filename, it.f_lineno, it.f_code.co_name)
+    def new_site(self, frames: list[FrameType], operator: str | None) -> Site:
+        place: Callable[..., Any] = lambda it: (it.f_code.co_filename, it.f_lineno, it.f_code.co_name)
         own = next((it for it in frames if not is_library(it.f_code.co_filename)), None)
         via = frames[0] if frames and frames[0] is not own else None
         operator = operator or self.operator()
@@ -179,18 +188,21 @@ class Reads:
                 site.matched.append((file, line))
         return site
 
-    def operator(self):
-        # The outermost of PyTorch's operators below the program's Python code. The wrappers of shadows.py may be in
-        # between: each has one Python frame that C code called (`dispatched`), which is a separate entry on the C stack.
+    def operator(self) -> str | None:
+        """The outermost of PyTorch's operators below the program's Python code. The wrappers of shadows.py may be in
+        between: each has one Python frame that C code called (`dispatched`), which is a separate entry on the C stack.
+        """
         room = 1 << 16
         text = ctypes.create_string_buffer(room)
         written = self.library.plimsoll_standin_stack(text, room)
         names = text.raw[:written].decode(errors="replace").splitlines()
-        frame, ours = sys._getframe(1), 0
+        frame: FrameType | None = sys._getframe(1)
+        ours = 0
         while frame is not None and frame.f_code.co_filename.startswith(FROZEN):
             ours += frame.f_code.co_name == "dispatched"
             frame = frame.f_back
-        begun, inside, found = False, False, None
+        begun, inside = False, False
+        found: str | None = None
         for name in names:
             begun = begun or name.startswith(("cudaMemcpy", "cuMemcpy"))
             is_python = begun and name.startswith(("_PyEval_EvalFrame", "_PyFunction_Vectorcall"))
@@ -205,8 +217,8 @@ class Reads:
                 found = name[at : at + int(match.group(1))]
         return found and without_overload(found)
 
-    def bytes_of(self, site, count):
-        # An assumed value as this many bytes.
+    def bytes_of(self, site: Site, count: int) -> bytes | None:
+        """An assumed value as this many bytes."""
         import struct
 
         tensor = getattr(self.of_thread, "tensor", None)
@@ -218,7 +230,7 @@ class Reads:
                 return None
         if site.operator in COUNTING:
             return int(value).to_bytes(count, sys.byteorder) if count in (4, 8) else None
-        kind = str(tensor.dtype).removeprefix("torch.") if tensor is not None else None
+        kind: Any = str(tensor.dtype).removeprefix("torch.") if tensor is not None else None
         size = tensor.element_size() if tensor is not None else count
         floats = dict(float64="d", float32="f", float16="e")
         try:
@@ -235,7 +247,7 @@ class Reads:
             return None
         return (one * (count // len(one) + 1))[:count]
 
-    def extreme(self, site, tensor, which, count):
+    def extreme(self, site: Site, tensor: Any, which: str, count: int) -> Any:
         if tensor is None:
             return None
         if str(tensor.dtype) == "torch.bool" and site.operator in RETURNING:
@@ -244,14 +256,14 @@ class Reads:
             return dataflow.bound_of(outer(), which)
         return tensor.numel() if which == "max" else tensor.numel() // 2
 
-    def problem(self, site, text):
+    def problem(self, site: Site, text: str) -> None:
         file, line, _ = site.place or site.via
         text = f"--assume {os.path.basename(file)}:{line}: {text}"
         if text not in self.problems:
             self.problems.append(text)
 
-    def unused(self):
-        # Assumptions for lines that read nothing.
+    def unused(self) -> list[str]:
+        """Assumptions for lines that read nothing."""
         used = {(file, line) for site in self.sites.values() for file, line in site.matched}
         return [
             f"--assume {file}:{line}: no unknown value was read there"
@@ -259,9 +271,9 @@ class Reads:
             if (file, line) not in used
         ]
 
-    def rows(self):
-        # Sites with the same line and different call stacks share a row.
-        rows = {}
+    def rows(self) -> list[dict[str, Any]]:
+        """Sites with the same line and different call stacks share a row."""
+        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
         for site in list(self.sites.values()):
             row = site.row()
             via = row["via"] or {}
@@ -275,8 +287,8 @@ class Reads:
         return list(rows.values())
 
 
-def without_overload(name):
-    # `repeat_interleave_self_Tensor` is an overload of `repeat_interleave`.
+def without_overload(name: str) -> str:
+    """`repeat_interleave_self_Tensor` is an overload of `repeat_interleave`."""
     aten, parts = sys.modules["torch"].ops.aten, name.split("_")
     for end in range(len(parts), 0, -1):
         short = "_".join(parts[:end])
@@ -285,13 +297,14 @@ def without_overload(name):
     return name
 
 
-def outer():
-    # The innermost frame that is not ours.
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(FROZEN):
+def outer() -> FrameType:
+    """The innermost frame that is not ours."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(FROZEN):
         frame = frame.f_back
+    assert frame is not None
     return frame
 
 
-def is_file(path, wanted):
+def is_file(path: str, wanted: str) -> bool:
     return path == wanted or path.endswith("/" + wanted.removeprefix("./"))

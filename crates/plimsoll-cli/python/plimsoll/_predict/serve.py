@@ -1,11 +1,14 @@
-# Tries several sets of techniques from one run of the program: where it uses CUDA for the first time, its imports, and often its
-# model, are behind it. There the process waits for requests and runs the rest of the program in a fork for each.
-#
-# A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are processors, beginning
-# in the order of the requests; `alone` is for one beside which no other may run. N.done has the exit status, and whether another ran
-# beside it. `late` gives up all requests but those of the GPU's size, `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without
-# glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and each set takes a run
-# of its own.
+"""Tries several sets of techniques from one run of the program: where it uses CUDA for the first time, its imports, and often its
+model, are behind it. There the process waits for requests and runs the rest of the program in a fork for each.
+
+A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are processors, beginning
+in the order of the requests; `alone` is for one beside which no other may run. N.done has the exit status, and whether another ran
+beside it. `late` gives up all requests but those of the GPU's size, `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without
+glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and each set takes a run
+of its own.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import ctypes
@@ -17,6 +20,8 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 from . import patches, settings, view
 from .questions import Questions
@@ -29,15 +34,15 @@ WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead:
 
 
 class Child:
-    def __init__(self, number, request, is_beside):
+    def __init__(self, number: int, request: Any, is_beside: bool) -> None:
         self.number, self.limit_s, self.is_alone = number, request["limit_s"], request["alone"]
         self.is_last, self.view = bool(request["memory_bytes"]), request["view"]
         self.begun, self.is_beside = time.monotonic(), is_beside
-        self.pid = None
+        self.pid = 0
 
 
 class Serve:
-    def __init__(self, torch, watch, folder):
+    def __init__(self, torch: Any, watch: Any, folder: str) -> None:
         self.torch, self.watch, self.folder = torch, watch, folder
         self.pid, self.is_deferred = os.getpid(), False
         self.library = ctypes.PyDLL(None)
@@ -49,7 +54,7 @@ class Serve:
         techniques.install(torch)
         original = torch._C._cuda_init
 
-        def _cuda_init():
+        def _cuda_init() -> Any:
             torch._C._cuda_init = original
             if os.getpid() == self.pid and not self.has_group() and self.is_first():
                 self.requests()
@@ -59,12 +64,13 @@ class Serve:
         self.choose_later(torch)
         Questions(torch, self.is_early, self.asked, self.note_question)
 
-    def choose_later(self, torch):
-        # `set_device` uses CUDA although no tensor is on it yet: transformers calls it before the program makes its model. The first
-        # device is the current one anyway; the choice is made where CUDA is used, or a process group is made.
+    def choose_later(self, torch: Any) -> None:
+        """`set_device` uses CUDA although no tensor is on it yet: transformers calls it before the program makes its model. The first
+        device is the current one anyway; the choice is made where CUDA is used, or a process group is made.
+        """
         original = torch._C._cuda_setDevice
 
-        def _cuda_setDevice(device):
+        def _cuda_setDevice(device: Any) -> Any:
             if device != 0 or torch.cuda.is_initialized():
                 torch._C._cuda_setDevice = original
                 return original(device)
@@ -75,19 +81,24 @@ class Serve:
             begin = torch.distributed.init_process_group
 
             @functools.wraps(begin)
-            def init_process_group(*args, **kwargs):
+            def init_process_group(*args: Any, **kwargs: Any) -> Any:
                 if self.is_deferred:
                     torch.cuda.init()
                 return begin(*args, **kwargs)
 
             torch.distributed.init_process_group = init_process_group
 
-    def is_early(self):
-        # Whether this process has not used CUDA yet and may come to serve.
-        return os.getpid() == self.pid and not self.torch.cuda.is_initialized() and not self.has_group() and not self.has("serving")
+    def is_early(self) -> bool:
+        """Whether this process has not used CUDA yet and may come to serve."""
+        return (
+            os.getpid() == self.pid
+            and not self.torch.cuda.is_initialized()
+            and not self.has_group()
+            and not self.has("serving")
+        )
 
-    def asked(self, question):
-        # The bytes that a function returns in a child with a device of its own, or none.
+    def asked(self, question: Callable[[], bytes]) -> bytes:
+        """The bytes that a function returns in a child with a device of its own, or none."""
         own = os.path.join(self.folder, "asking")
         os.makedirs(own, exist_ok=True)
         reader, writer = os.pipe()
@@ -106,24 +117,25 @@ class Serve:
         os.waitpid(pid, 0)
         return answer
 
-    def note_question(self):
+    def note_question(self) -> None:
         shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
         if shared and self.is_early():
             open(os.path.join(shared, ASKED), "w").close()
 
-    def is_first(self):
-        # Several processes of the program may use CUDA: the first serves.
+    def is_first(self) -> bool:
+        """Several processes of the program may use CUDA: the first serves."""
         try:
             os.close(os.open(os.path.join(self.folder, "serving"), os.O_CREAT | os.O_EXCL))
         except FileExistsError:
             return False
         return True
 
-    def requests(self):
-        # Every optimizer imports it, for a second or two: once, before the forks.
+    def requests(self) -> None:
+        """Every optimizer imports it, for a second or two: once, before the forks."""
         with contextlib.suppress(Exception):
             importlib.import_module("torch._dynamo")
-        number, children, most = 0, [], min(len(os.sched_getaffinity(0)), MOST)
+        number, most = 0, min(len(os.sched_getaffinity(0)), MOST)
+        children: list[Child] = []
         while os.path.isdir(self.folder) and not self.has("end"):
             children = [it for it in children if not self.is_done(it)]
             path = os.path.join(self.folder, f"{number}.json")
@@ -156,37 +168,37 @@ class Serve:
         self.watch.state = "stopped"
         self.watch.leave(0)
 
-    def has(self, name):
+    def has(self, name: str) -> bool:
         return os.path.exists(os.path.join(self.folder, name))
 
-    def is_done(self, child):
+    def is_done(self, child: Child) -> bool:
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
-            status = os.waitstatus_to_exitcode(status)
+            ended: int | str = os.waitstatus_to_exitcode(status)
         elif time.monotonic() - child.begun > child.limit_s or (self.has("late") and not child.is_last):
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
-            status = EXPIRED
+            ended = EXPIRED
         else:
             return False
         # Where the user ends the search, the children end as well: that says nothing about their sets.
         shutil.rmtree(child.view, ignore_errors=True)  # of an overlay it is empty: the files went with the child
         if not os.path.exists(settings.STOP):
-            self.answer(child.number, status, child.is_beside)
+            self.answer(child.number, ended, child.is_beside)
         return True
 
-    def answer(self, number, status, is_beside):
+    def answer(self, number: int, status: int | str, is_beside: bool) -> None:
         done = os.path.join(self.folder, f"{number}.done")
         with open(f"{done}.unfinished", "w") as file:
             json.dump(dict(status=status, beside=is_beside), file)
         os.replace(f"{done}.unfinished", done)
 
-    def was_asked_for_memory(self):
-        # By the program, before it used CUDA: as NVML and nvidia-smi are.
+    def was_asked_for_memory(self) -> bool:
+        """By the program, before it used CUDA: as NVML and nvidia-smi are."""
         shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
-        return bool(shared) and os.path.exists(os.path.join(shared, ASKED))
+        return shared is not None and shared != "" and os.path.exists(os.path.join(shared, ASKED))
 
-    def fork(self):
+    def fork(self) -> int:
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         python = ctypes.pythonapi
@@ -195,13 +207,13 @@ class Serve:
         sys.setswitchinterval(1000)
         time.sleep(0.02)
         python.PyOS_BeforeFork()
-        child = self.library._Fork()
+        child = int(self.library._Fork())
         (python.PyOS_AfterFork_Child if child == 0 else python.PyOS_AfterFork_Parent)()
         sys.setswitchinterval(interval)
         return child
 
-    def begin(self, request):
-        # In the child: the program goes on with this set.
+    def begin(self, request: dict[str, Any]) -> None:
+        """In the child: the program goes on with this set."""
         settings.FOLDER = request["reports"]
         settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
@@ -226,11 +238,11 @@ class Serve:
         self.watch.listening = None
         self.watch.listen()
 
-    def fetch_less(self):
+    def fetch_less(self) -> None:
         kind = self.torch.utils.data.dataloader._MultiProcessingDataLoaderIter
         original = kind.__init__
 
-        def __init__(self, loader, *args, **kwargs):
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
             before = loader.num_workers, loader.prefetch_factor
             loader.num_workers, loader.prefetch_factor = min(before[0], WORKERS), 1
             try:
@@ -240,8 +252,8 @@ class Serve:
 
         kind.__init__ = __init__
 
-    def take_device(self, request):
-        # Its device is no other child's, and may have another size.
+    def take_device(self, request: dict[str, Any]) -> None:
+        """Its device is no other child's, and may have another size."""
         size = request["memory_bytes"] or 0
         os.environ["PLIMSOLL_STANDIN_SHARED"] = request["shared"]
         if size:
@@ -250,20 +262,20 @@ class Serve:
         take.argtypes, take.restype = (ctypes.c_uint64, ctypes.c_char_p), None
         take(size, os.fsencode(request["shared"]))
 
-    def has_group(self):
-        # A process group's threads, which free what it has sent and which its end waits for, would not be in a child.
+    def has_group(self) -> bool:
+        """A process group's threads, which free what it has sent and which its end waits for, would not be in a child."""
         distributed = self.torch.distributed
-        return distributed.is_available() and distributed.is_initialized()
+        return bool(distributed.is_available() and distributed.is_initialized())
 
-    def be_a_rank(self, number):
-        # The first of this many, without the others.
+    def be_a_rank(self, number: int) -> None:
+        """The first of this many, without the others."""
         place = dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=number, LOCAL_WORLD_SIZE=number, MASTER_PORT=29500)
         os.environ.update({name: str(value) for name, value in place.items()})
         os.environ.update(MASTER_ADDR="127.0.0.1", PLIMSOLL_RANKS="1")
         settings.ALONE = True
         patches.stand_alone(self.torch)
 
-    def limit(self, bytes):
+    def limit(self, bytes: int) -> None:
         cuda = self.torch.cuda
         for device in range(cuda.device_count()):
             cuda.set_per_process_memory_fraction(bytes / cuda.get_device_properties(device).total_memory, device)

@@ -1,18 +1,23 @@
-# Values that are known although the device computes nothing: integers and masks that the host sent, and the results of
-# PyTorch's operators on them.
-#
-# Such a tensor has a copy of its storage on the host (a shadow). The operators below are wrapped at PyTorch's CUDA
-# dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, it also runs on
-# the shadows, and its result gets one. A read of a tensor with a shadow returns its true value: the length of a batch, a
-# padding mask. The result of any other operator has no shadow, so a read of it is a read of an unknown value.
-#
-# Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values that a
-# tensor may have, although they are not known (`unsure`, bounds.py).
+"""Values that are known although the device computes nothing: integers and masks that the host sent, and the results of
+PyTorch's operators on them.
+
+Such a tensor has a copy of its storage on the host (a shadow). The operators below are wrapped at PyTorch's CUDA
+dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, it also runs on
+the shadows, and its result gets one. A read of a tensor with a shadow returns its true value: the length of a batch, a
+padding mask. The result of any other operator has no shadow, so a read of it is a read of an unknown value.
+
+Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values that a
+tensor may have, although they are not known (`unsure`, bounds.py).
+"""
+
+from __future__ import annotations
 
 import ctypes
 import functools
 import threading
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 from . import bounds, experts
 
@@ -47,23 +52,27 @@ COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
 
 
 class Shadow:
-    # `version` is PyTorch's counter of in-place changes. An in-place operator increments it after its kernel.
-    # `unsure` has a mark for each of `bytes`, set at the first byte of a value; it is None while all are sure.
-    def __init__(self, reference, address, bytes, version, changed, even, unsure=None):
+    """`version` is PyTorch's counter of in-place changes. An in-place operator increments it after its kernel.
+    `unsure` has a mark for each of `bytes`, set at the first byte of a value; it is None while all are sure.
+    """
+
+    def __init__(
+        self, reference: Any, address: int, bytes: Any, version: int, changed: bool, even: bool, unsure: Any = None
+    ) -> None:
         self.reference, self.address, self.bytes, self.even, self.unsure = reference, address, bytes, even, unsure
         self.versions = (version, version + 1) if changed else (version,)
 
 
 class Known:
-    def __init__(self, torch, of_thread):
+    def __init__(self, torch: Any, of_thread: Any) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
         self.torch, self.weak, self.of_thread = torch, StorageWeakRef, of_thread
         # The address of a tensor's storage, without a Python object for it: while one exists, autograd does not add to a
         # gradient in place, and the program would use more memory than without the hooks.
         self.address = getattr(torch._C, "_storage_address", None) or (lambda tensor: tensor.untyped_storage()._cdata)
-        self.in_backward = lambda: torch._C._current_graph_task_id() != -1
-        self.shadows = {}  # by the address of the storage's object
+        self.in_backward: Callable[[], bool] = lambda: torch._C._current_graph_task_id() != -1
+        self.shadows: dict[int, Shadow] = {}  # by the address of the storage's object
         self.lock = threading.RLock()
         self.standin, self.writes = ctypes.CDLL(None), None
         if hasattr(self.standin, "plimsoll_standin_writes"):
@@ -85,7 +94,7 @@ class Known:
                 self.wrap(name, wrapped)
         self.trust_finite()
 
-    def wrap(self, name, wrapped):
+    def wrap(self, name: str, wrapped: Callable[..., Any]) -> None:
         torch = self.torch
         try:
             kernel = torch.library.get_kernel(f"aten::{name}", "CUDA")
@@ -93,37 +102,40 @@ class Known:
             operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
         except (RuntimeError, AttributeError, ValueError):
             return  # this PyTorch does not have it
-        self.library.impl(name, wrapped(operator, self.with_numbers(operator, kernel.call_boxed)), "CUDA", with_keyset=True)
+        self.library.impl(
+            name, wrapped(operator, self.with_numbers(operator, kernel.call_boxed)), "CUDA", with_keyset=True
+        )
 
-    def with_numbers(self, operator, call):
-        # Where the program passes a number for a tensor, the wrapper gets the number, but the kernel needs a tensor, of a
-        # dtype that gives the result the same dtype.
+    def with_numbers(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Where the program passes a number for a tensor, the wrapper gets the number, but the kernel needs a tensor, of a
+        dtype that gives the result the same dtype.
+        """
         torch = self.torch
         places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
         if len(places) < 2:
             return call
 
-        def run(keys, *args, **kwargs):
+        def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
             numbers = [at for at in places if at < len(args) and not isinstance(args[at], torch.Tensor)]
             if not numbers:
                 return call(keys, *args, **kwargs)
-            args = list(args)
+            given = list(args)
             with self.quiet():
-                other = [args[at] for at in places if at < len(args) and isinstance(args[at], torch.Tensor)][-1]
+                other = [given[at] for at in places if at < len(given) and isinstance(given[at], torch.Tensor)][-1]
                 for at in numbers:
-                    kind = torch.result_type(other, args[at])
-                    args[at] = torch.scalar_tensor(args[at], dtype=kind, device="cpu")
-            return call(keys, *args, **kwargs)
+                    kind = torch.result_type(other, given[at])
+                    given[at] = torch.scalar_tensor(given[at], dtype=kind, device="cpu")
+            return call(keys, *given, **kwargs)
 
         return run
 
-    def trust_finite(self):
-        # Checks that values are finite pass, as in a training that works; zeros would be read as `False`.
+    def trust_finite(self) -> None:
+        """Checks that values are finite pass, as in a training that works; zeros would be read as `False`."""
         torch = self.torch
 
-        def answered(original):
+        def answered(original: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(original)
-            def isfinite(*args, **kwargs):
+            def isfinite(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if not torch.compiler.is_compiling() and type(result) is torch.Tensor and result.is_cuda:
                     with self.quiet():
@@ -136,14 +148,14 @@ class Known:
         for place in (torch, torch.Tensor):
             place.isfinite = answered(place.isfinite)
 
-    def quiet(self):
-        # The program's function modes (a default device, for example) must not apply to our calls.
+    def quiet(self) -> Any:
+        """The program's function modes (a default device, for example) must not apply to our calls."""
         return self.torch._C.DisableTorchFunction()
 
     # Shadows.
 
-    def shadow(self, tensor):
-        # The values of a tensor on the host, as a view of its shadow; None if they are unknown.
+    def shadow(self, tensor: Any) -> Any:
+        """The values of a tensor on the host, as a view of its shadow; None if they are unknown."""
         if not tensor.is_cuda:
             return tensor if tensor.device.type == "cpu" else None
         if not self.shadows:
@@ -154,15 +166,15 @@ class Known:
         flat = found.bytes.view(tensor.dtype)
         return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
 
-    def unsure(self, tensor):
-        # Which values of a tensor with a shadow are unsure; None if all are sure.
+    def unsure(self, tensor: Any) -> Any:
+        """Which values of a tensor with a shadow are unsure; None if all are sure."""
         found = self.entry(tensor)
         if found is None or found.unsure is None:
             return None
         marks = marks_of(found, tensor).bool()
         return marks if bool(marks.any()) else None
 
-    def entry(self, tensor):
+    def entry(self, tensor: Any) -> Shadow | None:
         self.forget_written()
         found = self.shadows.get(self.address(tensor))
         if found is None or found.reference.expired() or version(tensor) not in found.versions:
@@ -171,8 +183,13 @@ class Known:
             return None
         return found
 
-    def keep(self, tensor, value, changed=False, even=False, unsure=False):
-        # The values of this tensor are known from now on. `unsure` is a bool for all of them, or a mask.
+    def is_even(self, tensor: Any) -> bool:
+        """Whether the values of a tensor with a shadow depend on the assumption of equal shares."""
+        found = self.entry(tensor)
+        return found is not None and found.even
+
+    def keep(self, tensor: Any, value: Any, changed: bool = False, even: bool = False, unsure: Any = False) -> None:
+        """The values of this tensor are known from now on. `unsure` is a bool for all of them, or a mask."""
         torch = self.torch
         self.forget_written()
         if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor, even):
@@ -203,8 +220,8 @@ class Known:
         flat = fresh.bytes.view(tensor.dtype)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
 
-    def forget_written(self):
-        # Ranges that NCCL wrote are unknown here; the stand-in knows the values that ranks send each other.
+    def forget_written(self) -> None:
+        """Ranges that NCCL wrote are unknown here; the stand-in knows the values that ranks send each other."""
         if self.writes is None or self.writes.value == self.seen:
             return
         with self.lock:
@@ -216,38 +233,40 @@ class Known:
                     if any(ranges[2 * at] < end and begin < ranges[2 * at + 1] for at in range(count)):
                         self.shadows.pop(key, None)
 
-    def drop(self, tensor):
+    def drop(self, tensor: Any) -> None:
         if self.shadows:
             self.shadows.pop(self.address(tensor), None)
 
-    def purge(self):
+    def purge(self) -> None:
         with self.lock:
             for key in [key for key, it in list(self.shadows.items()) if it.reference.expired()]:
                 self.shadows.pop(key, None)
 
-    def is_small(self, tensor, even=False):
+    def is_small(self, tensor: Any, even: bool = False) -> bool:
         bytes = tensor.numel() * tensor.element_size()
         is_float = tensor.is_floating_point() and not even
         return 0 < bytes <= (MOST_FLOATS if is_float else MOST_BYTES) and not tensor.is_complex()
 
     # Arguments and results on the host.
 
-    def on_host(self, args, kwargs):
-        # The arguments with shadows in place of tensors, the number of shadows, whether any depends on equal shares, and
-        # whether any is unsure; None if any tensor is unknown.
-        torch, state = self.torch, dict(known=0, even=False, unsure=False)
+    def on_host(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any], int, bool, bool] | None:
+        """The arguments with shadows in place of tensors, the number of shadows, whether any depends on equal shares, and
+        whether any is unsure; None if any tensor is unknown.
+        """
+        torch = self.torch
+        state: dict[str, Any] = dict(known=0, even=False, unsure=False)
 
         class Unknown(Exception):
             pass
 
-        def one(it):
+        def one(it: Any) -> Any:
             if isinstance(it, torch.Tensor):
                 value = self.shadow(it)
                 if value is None:
                     raise Unknown
                 if it.is_cuda:
                     state["known"] += 1
-                    state["even"] = state["even"] or self.entry(it).even
+                    state["even"] = state["even"] or self.is_even(it)
                     state["unsure"] = state["unsure"] or self.unsure(it) is not None
                 return value
             if isinstance(it, (list, tuple)):
@@ -262,20 +281,20 @@ class Known:
             return None
         return args, kwargs, state["known"], state["even"], state["unsure"]
 
-    def run_on_host(self, operator, args, kwargs):
-        # The operator's result on the host.
+    def run_on_host(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The operator's result on the host."""
         with self.torch._C._AutoDispatchBelowAutograd():
             return operator(*args, **kwargs)
 
     # The kinds of wrappers.
 
-    def functional(self, operator, call):
+    def functional(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
         name = operator._schema.name
         out = "out" if operator._overloadname.endswith("out") else None
         is_factory = name in ("aten::arange", "aten::linspace")
         is_bounded = bounds.is_bounded(operator)
 
-        def dispatched(keys, *args, **kwargs):
+        def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
             result = call(keys, *args, **kwargs)
             if self.shadows or is_factory or is_bounded:
                 with self.quiet():
@@ -284,7 +303,15 @@ class Known:
 
         return dispatched
 
-    def follow(self, operator, args, kwargs, result, out, is_factory):
+    def follow(
+        self,
+        operator: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        out: str | None,
+        is_factory: bool,
+    ) -> None:
         try:
             tensors = result if isinstance(result, (list, tuple)) else (result,)
             if not all(self.is_small(it) for it in tensors if isinstance(it, self.torch.Tensor)):
@@ -299,23 +326,23 @@ class Known:
                 elif bounds.is_bounded(operator):
                     bounds.of_result(self, operator, args, kwargs, result)
                 return
-            args, rest, _, even, unsure = found
+            known_args, rest, _, even, unsure = found
             if out:
                 rest["out"] = self.torch.empty(result.size(), dtype=result.dtype, device="cpu")
             if operator._schema.name == "aten::histc":
-                args[0] = args[0].float()
-            values = self.run_on_host(operator, args, rest)
+                known_args[0] = known_args[0].float()
+            values = self.run_on_host(operator, known_args, rest)
             values = values if isinstance(values, (list, tuple)) else (values,)
             for tensor, value in zip(tensors, values):
                 self.keep(tensor, value, changed=bool(out), even=even, unsure=unsure)
         except Exception as why:
             self.failed(operator, why)
 
-    def changing(self, operator, call):
+    def changing(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
         is_copy = operator._schema.name == "aten::copy_"
         is_bounded = bounds.is_bounded(operator)
 
-        def dispatched(keys, *args, **kwargs):
+        def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
             tensor = args[0]
             if is_copy and not tensor.is_cuda:
                 return self.copied_back(call, keys, args, kwargs)
@@ -336,34 +363,40 @@ class Known:
 
         return dispatched
 
-    def changed(self, operator, args, kwargs):
-        # The values after the operator, whether they depend on equal shares, and which are unsure.
+    def changed(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any] | None:
+        """The values after the operator, whether they depend on equal shares, and which are unsure."""
         found = self.certainly_changed(operator, args, kwargs)
         if found is not None:
             return found
-        found = bounds.of_change(self, operator, args, kwargs)
-        return found and (found[0], False, found[1])
+        bounded = bounds.of_change(self, operator, args, kwargs)
+        return bounded and (bounded[0], False, bounded[1])
 
-    def certainly_changed(self, operator, args, kwargs):
+    def certainly_changed(
+        self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any, Any] | None:
         torch, tensor, name = self.torch, args[0], operator._schema.name
         if name == "aten::copy_":
             source = self.shadow(args[1])
             if source is None:
                 return None
-            even = args[1].is_cuda and self.entry(args[1]).even
+            even = args[1].is_cuda and self.is_even(args[1])
             unsure = args[1].is_cuda and self.unsure(args[1])
             return source.to(tensor.dtype).expand(tensor.size()).clone(), even, False if unsure is None else unsure
         if name in ("aten::fill_", "aten::zero_"):
-            return torch.full(tensor.size(), args[1] if len(args) > 1 else 0, dtype=tensor.dtype, device="cpu"), False, False
+            return (
+                torch.full(tensor.size(), args[1] if len(args) > 1 else 0, dtype=tensor.dtype, device="cpu"),
+                False,
+                False,
+            )
         found = self.on_host(args, kwargs)
         if found is None:
             return None
-        args, rest, _, even, unsure = found
-        args[0] = args[0].clone()
-        return self.run_on_host(operator, args, rest), even, unsure
+        known_args, rest, _, even, unsure = found
+        known_args[0] = known_args[0].clone()
+        return self.run_on_host(operator, known_args, rest), even, unsure
 
-    def copied_back(self, call, keys, args, kwargs):
-        # A copy to the host.
+    def copied_back(self, call: Callable[..., Any], keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A copy to the host."""
         source = args[1]
         with self.quiet():
             value, unsure = self.shadow(source), self.unsure(source) if source.is_cuda else None
@@ -375,8 +408,8 @@ class Known:
                 args[0].copy_(value)
         return result
 
-    def reading(self, operator, call):
-        def dispatched(keys, tensor):
+    def reading(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        def dispatched(keys: Any, tensor: Any) -> Any:
             with self.quiet():
                 value, unsure = self.shadow(tensor), self.unsure(tensor)
             result = self.watched(call, keys, (tensor,), {}, tensor, value, unsure)
@@ -386,21 +419,31 @@ class Known:
 
         return dispatched
 
-    def judging(self, operator, call):
-        # Whether any gradient is infinite is unknown: a scaler may skip steps.
-        def dispatched(keys, grads, found, *args):
+    def judging(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Whether any gradient is infinite is unknown: a scaler may skip steps."""
+
+        def dispatched(keys: Any, grads: Any, found: Any, *args: Any) -> Any:
             result = call(keys, grads, found, *args)
             self.drop(found)
             return result
 
         return dispatched
 
-    def watched(self, call, keys, args, kwargs, tensor, value, unsure):
-        # A read of a known value is reported only if the value depends on equal shares, or is unsure.
+    def watched(
+        self,
+        call: Callable[..., Any],
+        keys: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensor: Any,
+        value: Any,
+        unsure: Any,
+    ) -> Any:
+        """A read of a known value is reported only if the value depends on equal shares, or is unsure."""
         state, is_known = self.of_thread, value is not None and unsure is None
         state.assumed = False
         before = {name: getattr(state, name, None) for name in ("tensor", "known", "even", "bounded")}
-        even = bool(is_known and self.entry(tensor).even) if tensor.is_cuda else False
+        even = bool(is_known and self.is_even(tensor)) if tensor.is_cuda else False
         is_ours = getattr(state, "unread", False)
         state.tensor, state.known, state.even = tensor, is_ours or (is_known and not even), even
         state.bounded = unsure is not None and bool((value != 0).all())
@@ -410,15 +453,15 @@ class Known:
             for name, value in before.items():
                 setattr(state, name, value)
 
-    def scattering(self, name):
+    def scattering(self, name: str) -> Any:
         wrapped = self.changing if name.startswith("scatter_.") else self.functional
         return functools.partial(experts.scattering(wrapped), self)
 
-    def counting(self, operator, call):
-        # The operator itself reads the number of its results: it gets the number that the host computed.
+    def counting(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The operator itself reads the number of its results: it gets the number that the host computed."""
         name = operator._schema.name.removeprefix("aten::")
 
-        def dispatched(keys, *args, **kwargs):
+        def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
             values, even, unsure = None, False, False
             if self.shadows:
                 try:
@@ -451,16 +494,18 @@ class Known:
 
         return dispatched
 
-    def failed(self, operator, why):
-        # Without a shadow the value is unknown, which is safe.
+    def failed(self, operator: Any, why: Exception) -> None:
+        """Without a shadow the value is unknown, which is safe."""
         return None
 
 
-def marks_of(shadow, tensor):
-    # The marks of a tensor's values in its storage, each at the first byte of the value.
+def marks_of(shadow: Shadow, tensor: Any) -> Any:
+    """The marks of a tensor's values in its storage, each at the first byte of the value."""
     size = tensor.element_size()
-    return shadow.unsure.as_strided(tensor.size(), [it * size for it in tensor.stride()], tensor.storage_offset() * size)
+    return shadow.unsure.as_strided(
+        tensor.size(), [it * size for it in tensor.stride()], tensor.storage_offset() * size
+    )
 
 
-def version(tensor):
+def version(tensor: Any) -> int:
     return -1 if tensor.is_inference() else tensor._version

@@ -1,33 +1,40 @@
-# The program's source, for dataflow.py: the expressions that a frame is at, the scopes of names, and values of variables. Nothing
-# here runs code of the program's.
+"""The program's source, for dataflow.py: the expressions that a frame is at, the scopes of names, and values of variables. Nothing
+here runs code of the program's.
+"""
+
+from __future__ import annotations
 
 import ast
 import dis
 import linecache
 import os
 import types
+from types import CodeType, FrameType
+from typing import Any, ClassVar
 
 from .names import READERS
 
 
 class Sink:
-    # A line where a value decides something; `kind` is `size` or `branch`.
-    def __init__(self, kind, file, line):
+    """A line where a value decides something; `kind` is `size` or `branch`."""
+
+    def __init__(self, kind: Any, file: str, line: int) -> None:
         self.kind, self.file, self.line = kind, file, line
 
 
 class Source:
-    # The syntax tree of a file, with the parent of each node.
-    known = {}
+    """The syntax tree of a file, with the parent of each node."""
 
-    def __init__(self, tree, file):
+    known: ClassVar[dict[str, Source | None]] = {}
+
+    def __init__(self, tree: Any, file: str) -> None:
         self.tree, self.file, self.parents = tree, file, {}
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):
                 self.parents[child] = node
 
     @classmethod
-    def of(cls, code, module):
+    def of(cls, code: CodeType, module: dict[str, Any]) -> Source | None:
         file = code.co_filename
         if file not in cls.known:
             text = "".join(linecache.getlines(file, module))
@@ -37,34 +44,35 @@ class Source:
                 cls.known[file] = None
         return cls.known[file]
 
-    def above(self, node, *kinds):
+    def above(self, node: Any, *kinds: Any) -> Any:
         while node is not None and not isinstance(node, kinds):
             node = self.parents.get(node)
         return node
 
-    def scope(self, node):
+    def scope(self, node: Any) -> Any:
         return self.above(self.parents.get(node), ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
 
-    def statement(self, node):
+    def statement(self, node: Any) -> Any:
         return self.above(node, ast.stmt)
 
 
 class Site:
-    # The instruction that a frame is at, and its expressions in the source, if they are known.
-    def __init__(self, frame):
+    """The instruction that a frame is at, and its expressions in the source, if they are known."""
+
+    def __init__(self, frame: FrameType) -> None:
         self.code, self.frame = frame.f_code, frame
         self.source = Source.of(frame.f_code, frame.f_globals)
         self.name = dis.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
         self.line = frame.f_lineno
         self.nodes = self.find() if self.source else []
 
-    def find(self):
+    def find(self) -> list[Any]:
         place = None
         if hasattr(self.code, "co_positions"):
             for at, place in enumerate(self.code.co_positions()):
                 if at == self.frame.f_lasti // 2:
                     break
-        inside = [node for node in ast.walk(self.source.tree) if self.covers(node)]
+        inside = [node for node in ast.walk(self.known_source().tree) if self.covers(node)]
         if place is not None and None not in place:
             line, end, column, end_column = place
             fits = [
@@ -81,33 +89,40 @@ class Site:
         tests = [node.test for node in inside if isinstance(node, (ast.If, ast.While)) and node.lineno == self.line]
         return tests if tests and is_jump(self.name) else calls
 
-    def covers(self, node):
+    def known_source(self) -> Source:
+        """The source; only where it has expressions, so that there is one."""
+        assert self.source is not None
+        return self.source
+
+    def covers(self, node: Any) -> bool:
         return getattr(node, "lineno", self.line + 1) <= self.line <= getattr(node, "end_lineno", 0)
 
 
-def is_jump(name):
+def is_jump(name: str) -> bool:
     return "JUMP_IF" in name or name in ("TO_BOOL", "UNARY_NOT")
 
 
-def last_name(function):
-    return getattr(function, "attr", None) or getattr(function, "id", None)
+def last_name(function: Any) -> str:
+    return getattr(function, "attr", None) or getattr(function, "id", None) or ""
 
 
-def key_or_name(node):
-    # What a node names: a variable, an attribute or a key.
+def key_or_name(node: Any) -> Any:
+    """What a node names: a variable, an attribute or a key."""
     return node.value if isinstance(node, ast.Constant) else last_name(node)
 
 
-def reaches(source, scope, name, statement, load):
-    # Whether a load can see the value that a statement assigned: no other assignment is between them on every path.
-    def binds(it):
+def reaches(source: Source, scope: Any, name: str, statement: Any, load: Any) -> bool:
+    """Whether a load can see the value that a statement assigned: no other assignment is between them on every path."""
+
+    def binds(it: Any) -> bool:
         targets = it.targets if isinstance(it, ast.Assign) else [it.target] if isinstance(it, ast.AnnAssign) else []
         names = [part for target in targets for part in ast.walk(target)]
         return any(isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Store) for part in names)
 
-    last, node = None, source.statement(load)
+    last: Any = None
+    node = source.statement(load)
     while last is None and node is not None and node is not scope:
-        parent = source.parents.get(node)
+        parent: Any = source.parents.get(node)
         for _, block in ast.iter_fields(parent):
             if isinstance(block, list) and node in block:
                 before = [it for it in block[: block.index(node)] if isinstance(it, ast.stmt) and binds(it)]
@@ -126,8 +141,8 @@ def reaches(source, scope, name, statement, load):
     return False
 
 
-def hides(source, inner, outer, name):
-    # Whether a function between these scopes has its own variable of this name.
+def hides(source: Source, inner: Any, outer: Any, name: str) -> bool:
+    """Whether a function between these scopes has its own variable of this name."""
     while inner is not None and inner is not outer:
         nodes = [it for it in ast.walk(inner) if source.scope(it) is inner]
         stores = any(isinstance(it, ast.Name) and it.id == name and isinstance(it.ctx, ast.Store) for it in nodes)
@@ -139,8 +154,8 @@ def hides(source, inner, outer, name):
     return False
 
 
-def looked_up(expression, frame):
-    # The value of a name or of a chain of attributes, without running any code of the program's.
+def looked_up(expression: Any, frame: FrameType) -> Any:
+    """The value of a name or of a chain of attributes, without running any code of the program's."""
     import inspect
 
     if isinstance(expression, ast.Name):
@@ -163,6 +178,6 @@ def looked_up(expression, frame):
     return None
 
 
-def is_library(path):
+def is_library(path: str) -> bool:
     places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
     return any(place in path for place in places)

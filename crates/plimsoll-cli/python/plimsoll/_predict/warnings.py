@@ -1,32 +1,39 @@
-# What a run without values cannot show, and how many bytes it may add: rows for the first lines of the answer.
+"""What a run without values cannot show, and how many bytes it may add: rows for the first lines of the answer."""
+
+from __future__ import annotations
 
 import functools
 import sys
 import weakref
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any
 
 
 class Warnings:
-    def __init__(self, torch, is_library):
+    def __init__(self, torch: Any, is_library: Callable[..., Any]) -> None:
         self.torch, self.is_library = torch, is_library
-        self.optimizers = weakref.WeakKeyDictionary()  # L-BFGS: the line that made it
+        self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = (
+            weakref.WeakKeyDictionary()
+        )  # L-BFGS: the line that made it
         self.captures = 0  # CUDA graphs
         graph = torch.cuda.CUDAGraph
         begin = graph.capture_begin
 
         @functools.wraps(begin)
-        def capture_begin(*args, **kwargs):
+        def capture_begin(*args: Any, **kwargs: Any) -> Any:
             self.captures += 1
             return begin(*args, **kwargs)
 
         graph.capture_begin = capture_begin
 
-    def made(self, optimizer, frame):
+    def made(self, optimizer: Any, frame: FrameType | None) -> None:
         if isinstance(optimizer, self.torch.optim.LBFGS):
             while frame is not None and self.is_library(frame.f_code.co_filename):
                 frame = frame.f_back
             self.optimizers[optimizer] = frame and (frame.f_code.co_filename, frame.f_lineno)
 
-    def rows(self):
+    def rows(self) -> list[dict[str, Any]]:
         found = []
         for optimizer, place in list(self.optimizers.items()):
             try:
@@ -36,8 +43,8 @@ class Warnings:
         return found
 
 
-def history(optimizer):
-    # L-BFGS keeps two vectors for each of its latest iterations; how many iterations a step makes, values decide.
+def history(optimizer: Any) -> Iterator[dict[str, Any]]:
+    """L-BFGS keeps two vectors for each of its latest iterations; how many iterations a step makes, values decide."""
     for group in optimizer.param_groups:
         size = sum(it.numel() * it.element_size() for it in group["params"] if it.is_cuda)
         state = optimizer.state[group["params"][0]] if group["params"] else {}

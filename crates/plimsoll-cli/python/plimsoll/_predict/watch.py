@@ -1,18 +1,25 @@
-# The hooks of `plimsoll predict` inside the user's Python processes: they watch PyTorch's allocator and the optimizers.
-#
-# The launcher writes imports.py, patches.py and this file as one sitecustomize.py to a private folder, first in PYTHONPATH,
-# so that every Python process of the program runs it: `python -m`, torchrun's ranks, pytest. It prints nothing, does not change
-# the memory figures (except patches.py's send_objects, by a few hundred bytes), and stops the program only after the
-# requested steps. Each process writes `PID.json` (see report()) and, when memory runs out and when the process ends,
-# `PID.pickle`, PyTorch's own snapshot.
+"""The hooks of `plimsoll predict` inside the user's Python processes: they watch PyTorch's allocator and the optimizers.
+
+The launcher writes imports.py, patches.py and this file as one sitecustomize.py to a private folder, first in PYTHONPATH,
+so that every Python process of the program runs it: `python -m`, torchrun's ranks, pytest. It prints nothing, does not change
+the memory figures (except patches.py's send_objects, by a few hundred bytes), and stops the program only after the
+requested steps. Each process writes `PID.json` (see report()) and, when memory runs out and when the process ends,
+`PID.pickle`, PyTorch's own snapshot.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import json
 import os
 import sys
 import weakref
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any, NoReturn
 
-from . import compiled, device as standin, patches, settings, sparse
+from . import compiled, patches, settings, sparse
+from . import device as standin
 from .failure import described
 from .finish import Finish
 from .growth import Growth
@@ -37,22 +44,25 @@ class Watch:
 
     has_no_values = True  # of the device, for techniques
 
-    def __init__(self, torch):
+    def __init__(self, torch: Any) -> None:
         import atexit
+
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
-        self.techniques = None
+        self.techniques: Any = None
         self.reads = Reads(json.loads(os.environ.get("PLIMSOLL_PREDICT_ASSUME") or "[]"))
         try:
-            self.known = Known(torch, self.reads.of_thread)
+            self.known: Known | None = Known(torch, self.reads.of_thread)
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
         self.finish_up = Finish(torch, is_library)
         self.growth = Growth(torch, is_library)
         self.warnings = Warnings(torch, is_library)
         sparse.torch_save(torch)
-        self.listening = None  # the process whose thread waits for the stop file; a fork does not copy the thread
+        self.listening: int | None = (
+            None  # the process whose thread waits for the stop file; a fork does not copy the thread
+        )
         self.begin()
         self.listen()
         os.register_at_fork(after_in_child=self.begin)
@@ -72,49 +82,51 @@ class Watch:
         elif torch.distributed.is_available():
             patches.send_objects(torch)
         # Children of multiprocessing exit this way, and so do some programs.
-        self.leave, os._exit = os._exit, self.exit
+        self.leave: Callable[[int], NoReturn] = os._exit
+        os._exit = self.exit
         self.report()
 
-    def begin(self):
+    def begin(self) -> None:
         self.pid = os.getpid()
         self.started = False
         self.allocator = "native"
-        self.visible = []  # CUDA_VISIBLE_DEVICES when CUDA was initialized
+        self.visible: list[str] = []  # CUDA_VISIBLE_DEVICES when CUDA was initialized
         self.state = "running"
         self.failures = 0  # requests that ran out of memory
         self.failed_step = 0  # the step of the last of them
         self.status = 0  # of a process that exits by itself
         self.is_dumped = False  # whether a snapshot was written at such a failure
-        self.steps = weakref.WeakKeyDictionary()  # by optimizer
-        self.passes = {}  # backward passes by line, while there is no optimizer
+        self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # by optimizer
+        self.passes: dict[tuple[CodeType, int], int] = {}  # backward passes by line, while there is no optimizer
         self.counted = 0  # steps
-        self.outside = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
-        self.after_error = None  # the exception that ended the code after the steps
-        self.peaks = {}  # by device: bytes, and the step
-        self.peaks_of_steps = {}  # the same, where code runs after the steps
-        self.retries = {}  # by device: how often the allocator gave cached memory back because memory was short
-        self.error = None
-        self.refusal = None  # the technique that cannot be applied, and why
+        self.outside: int | None = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
+        self.after_error: dict[str, Any] | None = None  # the exception that ended the code after the steps
+        self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # by device: bytes, and the step
+        self.peaks_of_steps: dict[tuple[int, str], tuple[int, int]] = {}  # the same, where code runs after the steps
+        # By device: how often the allocator gave cached memory back because memory was short.
+        self.retries: dict[int, int] = {}
+        self.error: dict[str, Any] | None = None
+        self.refusal: dict[str, str] | None = None  # the technique that cannot be applied, and why
 
-    def apply(self, torch, wanted):
-        # Techniques of `--with`.
+    def apply(self, torch: Any, wanted: str) -> None:
+        """Techniques of `--with`."""
         from .. import techniques
 
         self.techniques = techniques
         techniques.install(torch)
         techniques.activate(json.loads(wanted), self)
 
-    def refused(self, name, reason):
+    def refused(self, name: str, reason: str) -> None:
         self.refusal = dict(technique=name, reason=reason)
         self.stop("refused", 0)
 
-    def failed(self, name, failure):
+    def failed(self, name: str, failure: BaseException) -> None:
         self.error = dict(described(failure), technique=name)
         self.stop("failed", 1)
 
     @contextlib.contextmanager
-    def unread(self):
-        # Copies of unknown values to the host are not the program's reads here.
+    def unread(self) -> Iterator[Any]:
+        """Copies of unknown values to the host are not the program's reads here."""
         state = self.reads.of_thread
         before = getattr(state, "unread", False), getattr(state, "known", False)
         state.unread = state.known = True
@@ -123,8 +135,8 @@ class Watch:
         finally:
             state.unread, state.known = before
 
-    def start(self):
-        # CUDA is initialized in this process, and nothing is allocated yet.
+    def start(self) -> None:
+        """CUDA is initialized in this process, and nothing is allocated yet."""
         self.started = True
         self.visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
         self.allocator = allocator(self.torch)
@@ -148,29 +160,30 @@ class Watch:
         self.mark("started")
         self.report()
 
-    def watch_optimizers(self):
-        # A step counts once every optimizer has stepped, other than those around another one; without an optimizer,
-        # backward passes are counted.
+    def watch_optimizers(self) -> None:
+        """A step counts once every optimizer has stepped, other than those around another one; without an optimizer,
+        backward passes are counted.
+        """
         import functools
 
         torch, watch = self.torch, self
         begin, backward = torch.optim.Optimizer.__init__, torch.autograd.backward
 
         @functools.wraps(begin)
-        def __init__(self, *args, **kwargs):
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             watch.steps.setdefault(self, 0)
             watch.warnings.made(self, sys._getframe(1))
             begin(self, *args, **kwargs)
 
         @functools.wraps(backward)
-        def counted(*args, **kwargs):
+        def counted(*args: Any, **kwargs: Any) -> Any:
             watch.backward_begins()
             return backward(*args, **kwargs)
 
         torch.optim.Optimizer.__init__ = __init__
         torch.autograd.backward = counted
 
-    def stepped(self, optimizer, args, kwargs):
+    def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if self.state != "running":
             return
         self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
@@ -179,8 +192,8 @@ class Watch:
         is_waiting = max(steps) < PATIENCE * max(settings.STEPS, 3)
         self.count_steps(min(it for it in steps if it or is_waiting))
 
-    def backward_begins(self):
-        # A step is done when the first of the lines that call `backward` is reached again.
+    def backward_begins(self) -> None:
+        """A step is done when the first of the lines that call `backward` is reached again."""
         if self.state != "running" or len(self.steps):
             return
         frame = sys._getframe(2)
@@ -194,8 +207,8 @@ class Watch:
             self.count_steps(done)
         self.passes[line] = self.passes.get(line, 0) + 1
 
-    def count_steps(self, steps):
-        # This many steps are done.
+    def count_steps(self, steps: int) -> None:
+        """This many steps are done."""
         finish = self.finish_up
         if finish.finishing:
             finish.idle += 1
@@ -217,16 +230,16 @@ class Watch:
                 self.stop("stopped", 0)
         self.report()
 
-    def has_settled(self, steps):
-        # Where memory is fragmented, reserved bytes may grow long after the first steps.
+    def has_settled(self, steps: int) -> bool:
+        """Where memory is fragmented, reserved bytes may grow long after the first steps."""
         grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
         return not settings.SETTLES or steps >= min(grown + QUIET, LATEST)
 
-    def may_grow(self):
-        # A few more steps show whether the growth of the last ones goes on.
+    def may_grow(self) -> bool:
+        """A few more steps show whether the growth of the last ones goes on."""
         return self.growth.is_unsure()
 
-    def on_out_of_memory(self, device, asked, total, free):
+    def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
         self.failures += 1
         if settings.BEYOND and self.failures == settings.AFTER:
             standin.extend(settings.BEYOND)
@@ -239,14 +252,14 @@ class Watch:
         self.is_dumped = True
         self.report()
 
-    def listen(self):
+    def listen(self) -> None:
         import threading
 
         if self.listening != self.pid:
             self.listening = self.pid
             threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
 
-    def expire(self, pid):
+    def expire(self, pid: int) -> None:
         import time
 
         while not os.path.exists(settings.STOP):
@@ -263,14 +276,14 @@ class Watch:
             time.sleep(0.02)
         self.stop("expired", 124)
 
-    def mark(self, what):
+    def mark(self, what: str) -> None:
         open(os.path.join(settings.FOLDER, f"{self.pid}.{what}"), "w").close()
 
-    def marks(self, what):
+    def marks(self, what: str) -> int:
         return sum(name.endswith(f".{what}") for name in os.listdir(settings.FOLDER))
 
-    def end(self):
-        # The interpreter exits. It stores the exception that ended it, if there was one.
+    def end(self) -> None:
+        """The interpreter exits. It stores the exception that ended it, if there was one."""
         if self.state != "running" or os.getpid() != self.pid:
             return
         self.state = "ended"
@@ -290,13 +303,13 @@ class Watch:
         # If memory ran out and ended the program, keep the snapshot of that moment.
         self.finish(dump=failure is None or not self.is_dumped)
 
-    def exit(self, status):
+    def exit(self, status: int) -> NoReturn:
         self.status = status if isinstance(status, int) else 1
         self.end()
         self.leave(status)
 
-    def stop(self, state, code):
-        # Exits at once: no `finally` and no handler of the program's runs, which might save a model of zeros.
+    def stop(self, state: str, code: int) -> None:
+        """Exits at once: no `finally` and no handler of the program's runs, which might save a model of zeros."""
         self.state = state
         self.finish(dump=True)
         for stream in (sys.stdout, sys.stderr):
@@ -310,8 +323,8 @@ class Watch:
         self.wait_for_others()
         self.leave(code)
 
-    def wait_for_others(self):
-        # A rank that exits first may end a store that the others still need.
+    def wait_for_others(self) -> None:
+        """A rank that exits first may end a store that the others still need."""
         import time
 
         # The ranks of this machine; those of other machines do not write to this folder.
@@ -320,7 +333,7 @@ class Watch:
         while self.marks("done") < world and world > 1 and time.time() < until:
             time.sleep(0.02)
 
-    def finish(self, dump):
+    def finish(self, dump: bool) -> None:
         try:
             self.measure(self.count() + 1)
             if self.started and dump:
@@ -331,11 +344,11 @@ class Watch:
         except Exception as why:
             print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
 
-    def count(self):
-        # Steps so far.
+    def count(self) -> int:
+        """Steps so far."""
         return self.counted
 
-    def measure(self, step):
+    def measure(self, step: int) -> None:
         if not self.started:
             return
         for device in range(self.torch.cuda.device_count()):
@@ -349,8 +362,8 @@ class Watch:
                 if peak > self.peaks.get((device, name), (0, 0))[0]:
                     self.peaks[device, name] = (peak, step)
 
-    def measure_outside(self, device, reserved):
-        # The bytes that libraries allocated outside PyTorch, if no other process uses the GPU.
+    def measure_outside(self, device: int, reserved: int) -> None:
+        """The bytes that libraries allocated outside PyTorch, if no other process uses the GPU."""
         context = number("PLIMSOLL_STANDIN_CONTEXT")
         if context is None or (number("WORLD_SIZE") or 1) > 1 or not self.torch.cuda.is_initialized():
             return
@@ -358,19 +371,19 @@ class Watch:
         if total - free > 0:
             self.outside = max(self.outside or 0, total - free - context - reserved, 0)
 
-    def gpu(self, device):
-        # The machine's number for a device of this process.
+    def gpu(self, device: int) -> int:
+        """The machine's number for a device of this process."""
         visible = self.visible[device].strip() if device < len(self.visible) else ""
         return int(visible) if visible.isdecimal() else device
 
-    def dump(self):
+    def dump(self) -> None:
         if self.allocator != "native" or not settings.RECORDS:
             return
         path = os.path.join(settings.FOLDER, f"{self.pid}.pickle")
         self.torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
         os.replace(f"{path}.unfinished", path)
 
-    def report(self):
+    def report(self) -> None:
         torch = self.torch
         devices = []
         for device in sorted({device for device, _ in self.peaks}):
@@ -432,17 +445,17 @@ class Watch:
         os.replace(f"{path}.unfinished", path)
 
 
-def shares_parameters(one, other):
-    # Whether an optimizer is around another one, as that of sharpness-aware minimization.
+def shares_parameters(one: Any, other: Any) -> bool:
+    """Whether an optimizer is around another one, as that of sharpness-aware minimization."""
     one, other = ({id(p) for group in getattr(it, "param_groups", ()) for p in group["params"]} for it in (one, other))
     return not one.isdisjoint(other)
 
 
-def allocator(torch):
-    # PyTorch's allocator backend; `none` without caching.
+def allocator(torch: Any) -> str:
+    """PyTorch's allocator backend; `none` without caching."""
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
         return "none"
     try:
-        return torch.cuda.memory.get_allocator_backend()
+        return str(torch.cuda.memory.get_allocator_backend())
     except AttributeError:  # an older PyTorch, which has only one
         return "native"

@@ -1,10 +1,15 @@
-# What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history, serves figures
-# to `plimsoll top`, and explains a failure below its traceback. The launcher puts imports.py before this file in one
-# sitecustomize.py.
+"""What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history, serves figures
+to `plimsoll top`, and explains a failure below its traceback. The launcher puts imports.py before this file in one
+sitecustomize.py.
+"""
+
+from __future__ import annotations
 
 import atexit
 import os
 import sys
+from contextlib import AbstractContextManager
+from typing import Any
 
 from . import settings
 from .settings import answer
@@ -14,10 +19,10 @@ ENTRIES = 100_000  # events in the history, the latest ones
 
 
 class Attend:
-    def __init__(self, torch):
+    def __init__(self, torch: Any) -> None:
         self.torch = torch
-        self.path = None  # the snapshot of the last request that failed
-        self.techniques = None
+        self.path: str | None = None  # the snapshot of the last request that failed
+        self.techniques: Any = None
         self.pid = os.getpid()
         atexit.register(self.end)
         if settings.WITH:
@@ -25,7 +30,10 @@ class Attend:
                 self.apply()
             except Exception as why:  # Without them the program would need more memory than it was planned for.
                 names = ", ".join(json_of(settings.WITH))
-                say(f"error: {names} cannot be applied in this process: {type(why).__name__}: {why}", "without techniques: plimsoll run -- COMMAND")
+                say(
+                    f"error: {names} cannot be applied in this process: {type(why).__name__}: {why}",
+                    "without techniques: plimsoll run -- COMMAND",
+                )
                 os._exit(2)
         if settings.LIMIT:
             torch.cuda._lazy_call(self.limit)
@@ -33,7 +41,12 @@ class Attend:
         if settings.CHECK:
             from .check import Check
 
-            self.check = Check(torch, settings.CHECK, settings.PROGRAM, self.dump if settings.WATCH != "light" and settings.WATCH else None)
+            self.check = Check(
+                torch,
+                settings.CHECK,
+                settings.PROGRAM,
+                self.dump if settings.WATCH != "light" and settings.WATCH else None,
+            )
         if settings.WATCH:
             from .gauges import Gauges
             from .live import Live
@@ -42,7 +55,7 @@ class Attend:
             self.live = Live(self.gauges, self.write)
             torch.cuda._lazy_call(self.start)
 
-    def apply(self):
+    def apply(self) -> None:
         from .. import techniques
 
         self.techniques = techniques
@@ -50,30 +63,32 @@ class Attend:
         techniques.activate(json_of(settings.WITH), self)
         answer("applied")
 
-    def limit(self):
-        # PyTorch rounds the bytes down.
+    def limit(self) -> None:
+        """PyTorch rounds the bytes down."""
         cuda = self.torch.cuda
         for device in range(cuda.device_count()):
             total = cuda.get_device_properties(device).total_memory
             if settings.LIMIT > total:
-                say(f"--memory-limit: {cuda.get_device_name(device)} has {total} bytes, fewer than {settings.LIMIT}: no limit")
+                say(
+                    f"--memory-limit: {cuda.get_device_name(device)} has {total} bytes, fewer than {settings.LIMIT}: no limit"
+                )
             else:
                 cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
 
-    def refused(self, name, reason):
-        # Before a parameter has changed: the program ends here.
+    def refused(self, name: str, reason: str) -> None:
+        """Before a parameter has changed: the program ends here."""
         say(f"error: {name} cannot be applied to this program: {reason}", f"leave it out: {without(name)}")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         os._exit(2)
 
-    def unread(self):
+    def unread(self) -> AbstractContextManager[None]:
         import contextlib
 
         return contextlib.nullcontext()
 
-    def start(self):
-        # CUDA is initialized, and nothing is allocated yet.
+    def start(self) -> None:
+        """CUDA is initialized, and nothing is allocated yet."""
         try:
             if settings.WATCH == "light":
                 self.torch.cuda.memory._record_memory_history(enabled="state", context=None, stacks="python")
@@ -87,11 +102,12 @@ class Attend:
         except Exception as why:  # Not being able to watch must not end the program.
             say(f"this process is not watched: {why}")
         try:
-            self.live.serve()
+            if self.live is not None:
+                self.live.serve()
         except Exception as why:
             say(f"no live view of this process: {why}")
 
-    def record(self, with_stacks):
+    def record(self, with_stacks: bool) -> None:
         record = self.torch.cuda.memory._record_memory_history
         options = dict(enabled="all", context="alloc" if with_stacks else None, stacks="python", max_entries=ENTRIES)
         try:
@@ -99,25 +115,25 @@ class Attend:
         except TypeError:  # an older PyTorch, without that option
             record(**options)
 
-    def on_out_of_memory(self, device, asked, total, free):
+    def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
         try:
             self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
             say(f"no snapshot of this moment: {why}")
 
-    def name(self):
+    def name(self) -> str:
         rank = own_rank()
         return f"rank{rank}" if rank else str(os.getpid())
 
-    def write(self):
-        # A snapshot that `plimsoll top --snapshot` asks for, under a name that is not taken.
+    def write(self) -> str:
+        """A snapshot that `plimsoll top --snapshot` asks for, under a name that is not taken."""
         for nth in range(1, 10_000):
             path = os.path.join(settings.SNAPSHOTS, f"snapshot-{self.name()}-{nth}.pickle")
             if not os.path.exists(path):
                 return self.dump(path)
         raise OSError(f"{settings.SNAPSHOTS} has too many snapshots")
 
-    def dump(self, path):
+    def dump(self, path: str) -> str:
         import pickle
 
         cuda = self.torch.cuda
@@ -130,8 +146,8 @@ class Attend:
         os.replace(f"{path}.unfinished", path)
         return path
 
-    def end(self):
-        # The interpreter exits. It stores the exception that ended it, whose traceback is printed already.
+    def end(self) -> None:
+        """The interpreter exits. It stores the exception that ended it, whose traceback is printed already."""
         if os.getpid() != self.pid:
             return
         if self.live is not None:
@@ -143,7 +159,9 @@ class Attend:
             self.blame(failure)
         elif failure is None:
             if self.path:
-                say(f"memory ran out, and the program went on; the moment is in {self.path} (plimsoll explain {self.path})")
+                say(
+                    f"memory ran out, and the program went on; the moment is in {self.path} (plimsoll explain {self.path})"
+                )
             self.idle()
         if self.check is not None:
             try:
@@ -151,21 +169,30 @@ class Attend:
             except Exception as why:
                 say(f"the plan is not checked: {why}")
 
-    def explain(self):
+    def explain(self) -> None:
         import subprocess
 
         try:
-            said = subprocess.run([settings.PROGRAM, "explain", self.path], capture_output=True, text=True, timeout=60).stdout
+            said = subprocess.run(
+                [settings.PROGRAM, "explain", str(self.path)], capture_output=True, text=True, timeout=60
+            ).stdout
         except (OSError, subprocess.SubprocessError) as why:
             said = f"not explained: {why}"
         verdict = said.strip().split("\n\n")[0]
         if self.gauges.stacks is not None and not self.gauges.stacks.are_on:
-            say("this step has no stacks, which make this program's steps longer; with them: plimsoll run --all-stacks -- COMMAND")
-        say(verdict, f"all of it: plimsoll explain {self.path}", f"what would make it fit: plimsoll plan {self.gpu()} -- {settings.COMMAND}")
+            say(
+                "this step has no stacks, which make this program's steps longer; with them: plimsoll run --all-stacks -- COMMAND"
+            )
+        say(
+            verdict,
+            f"all of it: plimsoll explain {self.path}",
+            f"what would make it fit: plimsoll plan {self.gpu()} -- {settings.COMMAND}",
+        )
 
-    def gpu(self):
-        # The GPU that it runs on, as an option: by its name if `plimsoll` knows that, otherwise by its size. A limit makes it
-        # a smaller one.
+    def gpu(self) -> str:
+        """The GPU that it runs on, as an option: by its name if `plimsoll` knows that, otherwise by its size. A limit makes it
+        a smaller one.
+        """
         import subprocess
 
         properties = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
@@ -174,15 +201,17 @@ class Attend:
         if settings.LIMIT:
             return by_size
         try:
-            rows = subprocess.run([settings.PROGRAM, "predict", "--list"], capture_output=True, text=True, timeout=60).stdout
+            rows = subprocess.run(
+                [settings.PROGRAM, "predict", "--list"], capture_output=True, text=True, timeout=60
+            ).stdout
         except (OSError, subprocess.SubprocessError):
             return by_size
         known = (row.split()[0] for row in rows.splitlines() if f"  {properties.name}  " in row)
         name = next(known, None)
         return f"--gpu {name}" if name else by_size
 
-    def blame(self, failure):
-        # Whether one of our techniques raised it, or was around it.
+    def blame(self, failure: BaseException) -> None:
+        """Whether one of our techniques raised it, or was around it."""
         import traceback
 
         from ..techniques import context
@@ -195,7 +224,7 @@ class Attend:
             names = ", ".join(self.names())
             say(f"the program ran with {names}; to see whether it fails without: plimsoll run -- COMMAND")
 
-    def failed(self, name, failure):
+    def failed(self, name: str, failure: BaseException) -> None:
         import traceback
 
         traceback.print_exception(type(failure), failure, failure.__traceback__)
@@ -204,47 +233,48 @@ class Attend:
             stream.flush()
         os._exit(1)
 
-    def accuse(self, name):
+    def accuse(self, name: str) -> None:
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
-    def idle(self):
-        # Techniques that had nothing to do. A launcher of ranks trains nothing itself, nor does the parent of a training process.
+    def idle(self) -> None:
+        """Techniques that had nothing to do. A launcher of ranks trains nothing itself, nor does the parent of a training process."""
         if {"torch.distributed.run", "torch.distributed.launcher.api"} & set(sys.modules) or self.only_starts():
             return
-        for row in self.techniques.report() if self.techniques and self.torch.is_grad_enabled() else []:
+        rows = self.techniques.report() if self.techniques and self.torch.is_grad_enabled() else []
+        for row in rows:
             if not row["applied"]:
                 why = f": {row['detail']}" if row["detail"] else ""
                 say(f"{row['name']} had no effect{why}")
 
-    def only_starts(self):
-        # Whether this process made no step, and started others.
+    def only_starts(self) -> bool:
+        """Whether this process made no step, and started others."""
         multiprocessing = sys.modules.get("multiprocessing.process")
         counter = getattr(multiprocessing, "_process_counter", None)  # private: count(1) before the first
         steps = self.techniques is None or not self.techniques.trains()
         return steps and counter is not None and repr(counter) != "count(1)"
 
-    def names(self):
+    def names(self) -> list[str]:
         return [row["name"] for row in self.techniques.report()]
 
 
-def own_rank():
+def own_rank() -> str | None:
     return os.environ.get("RANK") or os.environ.get("PLIMSOLL_OWN_RANK")  # fsdp hides it from the program
 
 
-def say(*lines):
+def say(*lines: Any) -> None:
     rank = own_rank()
     who = f"plimsoll (rank {rank})" if rank else "plimsoll"
     for line in lines:
         print(f"{who}: {line}", file=sys.stderr, flush=True)
 
 
-def json_of(text):
+def json_of(text: str | None) -> Any:
     import json
 
-    return json.loads(text)
+    return json.loads(text or "{}")
 
 
-def without(name):
-    # The option without a technique.
+def without(name: str) -> str:
+    """The option without a technique."""
     rest = [it if value is None else f"{it}={value}" for it, value in json_of(settings.WITH).items() if it != name]
     return f"plimsoll run --with {','.join(rest)} -- COMMAND" if rest else "plimsoll run -- COMMAND"

@@ -1,27 +1,30 @@
-# `plimsoll run --check`: measures the peaks of this process, and has plimsoll compare them with those of the plan at the end.
+"""`plimsoll run --check`: measures the peaks of this process, and has plimsoll compare them with those of the plan at the end."""
+
+from __future__ import annotations
 
 import json
 import os
 import subprocess
 import tempfile
+from typing import Any
 
 LEAST = 0.01  # a smaller difference is not explained, and needs no snapshot
 
 
 class Check:
-    def __init__(self, torch, plan, program, dump):
+    def __init__(self, torch: Any, plan: str, program: str, dump: Any) -> None:
         self.torch, self.plan, self.program = torch, plan, program
         self.dump = dump  # writes a snapshot to a path; None: without a history
-        self.before = {}  # peaks before the program reset its statistics, by device
+        self.before: dict[int, list[int]] = {}  # peaks before the program reset its statistics, by device
         memory, original = torch.cuda.memory, torch.cuda.memory.reset_peak_memory_stats
 
-        def reset_peak_memory_stats(*args, **kwargs):
+        def reset_peak_memory_stats(*args: Any, **kwargs: Any) -> Any:
             self.before = self.peaks()
             return original(*args, **kwargs)
 
         memory.reset_peak_memory_stats = torch.cuda.reset_peak_memory_stats = reset_peak_memory_stats
 
-    def peaks(self):
+    def peaks(self) -> dict[int, list[int]]:
         found = {}
         for device in range(self.torch.cuda.device_count()):
             stats = self.torch.cuda.memory_stats(device)
@@ -29,8 +32,8 @@ class Check:
             found[device] = [max(pair) for pair in zip(now, self.before.get(device, (0, 0)))]
         return found
 
-    def compared(self):
-        # The lines to print; none where this process did not use the GPU.
+    def compared(self) -> list[str]:
+        """The lines to print; none where this process did not use the GPU."""
         peaks = self.peaks() if self.torch.cuda.is_initialized() else {}
         device = max(peaks, key=lambda it: peaks[it][1], default=None)
         if device is None or not peaks[device][1]:
@@ -39,7 +42,9 @@ class Check:
         with open(self.plan) as file:
             planned = json.load(file)["planned"]["peak_allocated_bytes"]
         with tempfile.TemporaryDirectory(prefix="plimsoll-check-") as folder:
-            measured = dict(device=device, allocated_bytes=allocated, reserved_bytes=reserved, snapshot=None)
+            measured: dict[str, Any] = dict(
+                device=device, allocated_bytes=allocated, reserved_bytes=reserved, snapshot=None
+            )
             if self.dump is not None and abs(allocated - planned) > LEAST * planned:
                 measured["snapshot"] = os.path.join(folder, "measured.pickle")
                 self.dump(measured["snapshot"])

@@ -1,38 +1,47 @@
-# The figures of this process for the live view: PyTorch's statistics, categories, levels at steps. Nothing is computed unless a
-# client asks, except a count and a number of bytes for each step of an optimizer.
-#
-# Modules are known by their parameters' and buffers' registration, optimizers by their steps. `other` is what belongs to
-# neither: activations, inputs, temporaries, workspaces.
+"""The figures of this process for the live view: PyTorch's statistics, categories, levels at steps. Nothing is computed unless a
+client asks, except a count and a number of bytes for each step of an optimizer.
+
+Modules are known by their parameters' and buffers' registration, optimizers by their steps. `other` is what belongs to
+neither: activations, inputs, temporaries, workspaces.
+"""
+
+from __future__ import annotations
 
 import collections
 import os
 import sys
 import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .stacks import Stacks
 
 SCHEMA = "plimsoll.live/1"
 LEVELS = 240
 
 
 class Gauges:
-    def __init__(self, torch):
+    def __init__(self, torch: Any) -> None:
         from torch.nn.modules import module
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
-        self.modules, self.optimizers = weakref.WeakSet(), weakref.WeakKeyDictionary()
-        self.steps, self.levels = 0, collections.deque(maxlen=LEVELS)
+        self.modules: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.optimizers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self.steps = 0
+        self.levels: collections.deque[int] = collections.deque(maxlen=LEVELS)
         self.capturing = 0  # CUDA graphs that are being captured: their thread must not be disturbed
-        self.free = {}  # by device, as last asked
-        self.stacks = None  # which steps have stacks, if that varies (stacks.py)
+        self.free: dict[int, int] = {}  # by device, as last asked
+        self.stacks: Stacks | None = None  # which steps have stacks, if that varies (stacks.py)
         register_optimizer_step_post_hook(self.stepped)
         module.register_module_parameter_registration_hook(self.registered)
         module.register_module_buffer_registration_hook(self.registered)
         self.watch_captures()
 
-    def registered(self, module, name, tensor):
+    def registered(self, module: Any, name: str, tensor: Any) -> None:
         self.modules.add(module)
 
-    def stepped(self, optimizer, args, kwargs):
+    def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
         if count > self.steps:
             self.steps = count
@@ -40,29 +49,29 @@ class Gauges:
             if self.stacks is not None:
                 self.stacks.stepped()
 
-    def allocated(self, device):
+    def allocated(self, device: int | None) -> int:
         if device is None:
             return 0
         try:
-            return self.torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"]
+            return int(self.torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
         except Exception:  # a private function
-            return self.torch.cuda.memory_allocated(device)
+            return int(self.torch.cuda.memory_allocated(device))
 
-    def watch_captures(self):
+    def watch_captures(self) -> None:
         kind, gauges = self.torch.cuda.CUDAGraph, self
         begin, end = kind.capture_begin, kind.capture_end
 
-        def capture_begin(self, *args, **kwargs):
+        def capture_begin(self: Any, *args: Any, **kwargs: Any) -> Any:
             gauges.capturing += 1
             return begin(self, *args, **kwargs)
 
-        def capture_end(self, *args, **kwargs):
+        def capture_end(self: Any, *args: Any, **kwargs: Any) -> Any:
             gauges.capturing -= 1
             return end(self, *args, **kwargs)
 
         kind.capture_begin, kind.capture_end = capture_begin, capture_end
 
-    def sample(self):
+    def sample(self) -> dict[str, Any]:
         cuda = self.torch.cuda
         every = [cuda.memory_stats(device) for device in range(cuda.device_count())]
         reserved = [stats.get("reserved_bytes.all.current", 0) for stats in every]
@@ -97,17 +106,18 @@ class Gauges:
             job=job(),
         )
 
-    def limit(self, device, total):
+    def limit(self, device: int, total: int) -> int | None:
         try:
             fraction = self.torch.cuda.get_per_process_memory_fraction(device)
         except Exception:  # an older PyTorch
             return None
         return int(total * fraction) if fraction < 1.0 else None
 
-    def categories(self, device, allocated):
-        seen, sums = set(), {}
+    def categories(self, device: int, allocated: int) -> dict[str, int]:
+        seen: set[int] = set()
+        sums: dict[str, int] = {}
 
-        def add(category, tensors):
+        def add(category: str, tensors: Any) -> None:
             for tensor in tensors:
                 tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor: the part of this rank
                 if getattr(tensor, "is_cuda", False) and tensor.device.index == device:
@@ -123,31 +133,34 @@ class Gauges:
         own += [it for module in modules for it in list(module._parameters.values()) if it is not None]
         add("parameter", own)
         add("gradient", (it.grad for it in own if it.grad is not None))
-        add("optimizer state", (it for optimizer in optimizers for state in list(optimizer.state.values()) for it in values(state)))
+        add(
+            "optimizer state",
+            (it for optimizer in optimizers for state in list(optimizer.state.values()) for it in values(state)),
+        )
         add("buffer", (it for module in modules for it in list(module._buffers.values()) if it is not None))
         known = sum(sums.values())
         return {**sums, "other": allocated - known} if known <= allocated else {"other": allocated}
 
 
-def values(state):
+def values(state: Any) -> list[Any]:
     return [it for it in list(state.values()) if hasattr(it, "is_cuda")] if isinstance(state, dict) else []
 
 
-def device_of(optimizer):
+def device_of(optimizer: Any) -> int | None:
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.is_cuda:
-                return parameter.device.index
+                return int(parameter.device.index)
     return None
 
 
-def number(name):
+def number(name: str) -> int | None:
     text = os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or ""  # fsdp hides it from the program
     return int(text) if text.isdecimal() else None
 
 
-def job():
-    # Alike in the ranks of a job, and different from other jobs'; none for a single process.
+def job() -> str | None:
+    """Alike in the ranks of a job, and different from other jobs'; none for a single process."""
     world = number("WORLD_SIZE") or 1
     if world < 2:
         return None
@@ -156,7 +169,7 @@ def job():
     return f"{world} ranks, " + " ".join(it for it in known.values() if it)
 
 
-def resident():
+def resident() -> int | None:
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
