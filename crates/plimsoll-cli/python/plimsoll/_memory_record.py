@@ -1,13 +1,15 @@
-# Records a PyTorch program's GPU memory (PyTorch 2.1 and newer), for `plimsoll explain`. Save it beside the
-# program, as memory_record.py, and call it from there:
-#
-#     import memory_record
-#     memory_record.start()                 # before the model is made
-#     for n, batch in enumerate(loader):
-#         with memory_record.step(n):       # optional: tells one step from the next
-#             ...
-#
-# It leaves memory-rank0-oom.pickle when memory runs out, and memory-rank0.pickle when the program ends.
+"""Records a PyTorch program's GPU memory (PyTorch 2.1 and newer), for `plimsoll explain`.
+
+Save it beside the program, as memory_record.py, and call it from there:
+
+    import memory_record
+    memory_record.start()                 # before the model is made
+    for n, batch in enumerate(loader):
+        with memory_record.step(n):       # optional: tells one step from the next
+            ...
+
+It leaves memory-rank0-oom.pickle when memory runs out, and memory-rank0.pickle when the program ends.
+"""
 
 import atexit
 import os
@@ -22,6 +24,7 @@ STACKS = "python"  # "all" adds the operators of the backward pass, for slower r
 
 
 def start() -> None:
+    """Begins to record, before the model is made."""
     # An observer is attached to the allocators there are: without init(), none.
     torch.cuda.init()
     options = dict(enabled="all", context="alloc", stacks=STACKS, max_entries=ENTRIES)
@@ -36,12 +39,12 @@ def start() -> None:
 
 
 def step(number: int) -> Any:
-    # The name that torch.profiler gives its steps.
+    """A context around a step, under the name that torch.profiler gives its steps."""
     return torch.profiler.record_function(f"ProfilerStep#{number}")
 
 
 def dump(suffix: str = "") -> None:
-    # One file for each process of a job.
+    """Writes the snapshot: one file for each process of a job."""
     path = f"memory-rank{os.environ.get('RANK', '0')}{suffix}.pickle"
     try:
         # Whole or not there, also if the job is killed while it writes.

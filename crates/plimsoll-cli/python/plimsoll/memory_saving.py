@@ -207,6 +207,7 @@ def expandable_segments() -> None:
 
 
 def change(optimizer: torch.optim.Optimizer, setting: Setting) -> None:
+    """Changes a setting of one optimizer. Raises RefusedError if it has no such setting."""
     groups: Iterable[dict[str, object]] = [optimizer.defaults, *optimizer.param_groups]
     for options in groups:
         setting.change(optimizer, options)
@@ -215,5 +216,6 @@ def change(optimizer: torch.optim.Optimizer, setting: Setting) -> None:
 
 
 def at_least_two(parts: int) -> None:
+    """Raises ValueError for fewer than two parts."""
     if parts < 2:
         raise ValueError(f"parts={parts}: expected at least 2")

@@ -4,9 +4,8 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 import plimsoll
+import pytest
 from plimsoll import _program, answers, sizes
 
 SNAPSHOTS = os.path.join(os.path.dirname(__file__), "../../../plimsoll-trace/tests/snapshots")

@@ -1,8 +1,7 @@
 # What the package says of itself, and of a machine without a GPU.
 
-import pytest
-
 import plimsoll
+import pytest
 from plimsoll import recording
 
 

@@ -24,6 +24,7 @@ BY_MASK = BY_INDEX + ("aten::masked_fill_", "aten::index_fill_")
 
 
 def is_bounded(operator: Any) -> bool:
+    """Whether the operator's result is bounded although its inputs are unknown."""
     overload = operator._overloadname
     name = operator._schema.name.removeprefix("aten::")
     return (f"{name}.{overload}" if overload not in ("", "default") else name) in BOUNDED

@@ -6,6 +6,7 @@ import sys
 
 
 def compiles() -> bool:
+    """Whether torch.compile compiled anything."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
     return bool(counters and counters["stats"]["unique_graphs"])
 

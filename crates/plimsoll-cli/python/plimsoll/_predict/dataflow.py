@@ -35,6 +35,8 @@ def use(frames: list[FrameType]) -> tuple[list[Sink], bool]:
 
 
 class Flow:
+    """Follows one value from the expression that read it. `frames` are ordered from the innermost outwards."""
+
     def __init__(self, frames: list[FrameType]) -> None:
         self.frames = frames
         self.found: list[Sink] = []
@@ -43,6 +45,7 @@ class Flow:
         self.depth = 0
 
     def run(self) -> list[Sink]:
+        """The lines where the value decides something."""
         site = Site(self.frames[0])
         if not site.nodes:
             if is_jump(site.name):
@@ -57,6 +60,7 @@ class Flow:
         return self.found
 
     def add(self, kind: str, file: str, line: int) -> None:
+        """Notes such a line once."""
         if all((it.kind, it.file, it.line) != (kind, file, line) for it in self.found):
             self.found.append(Sink(kind, file, line))
 
@@ -134,6 +138,7 @@ class Flow:
             self.up(source, parent, level)
 
     def tested(self, source: Source, parent: Any, level: int | None) -> None:
+        """The value is the test of an `if`, a `while` or a conditional expression."""
         if isinstance(parent, ast.IfExp):
             calls = [it for arm in (parent.body, parent.orelse) for it in ast.walk(arm) if isinstance(it, ast.Call)]
             is_other = any(last_name(it.func) not in PURE | SHOWS | READERS for it in calls)
@@ -174,6 +179,7 @@ class Flow:
         return False
 
     def indexed(self, source: Source, parent: Any, node: Any, level: int | None) -> None:
+        """The value is a container that is indexed, or the index."""
         if parent.value is node:
             self.up(source, parent, level)
         elif not isinstance(parent.ctx, ast.Store):
@@ -211,6 +217,7 @@ class Flow:
                     self.up(source, node, level if source.scope(node) is source.scope(place) else None)
 
     def named(self, source: Source, name: Any, statement: Any, level: int | None) -> None:
+        """The value is assigned to a variable, by this statement or by one that is not known."""
         scope = source.scope(name)
         if isinstance(scope, ast.Lambda):
             return
@@ -219,6 +226,7 @@ class Flow:
         self.loads(source, scope, name.id, statement, level)
 
     def loads(self, source: Source, scope: Any, name: Any, statement: Any, level: int | None) -> None:
+        """Follows each load of a variable that the value can reach."""
         for node in ast.walk(scope):
             if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
                 if hides(source, source.scope(node), scope, name):
@@ -279,6 +287,7 @@ class Flow:
         return value, bound
 
     def enter(self, called: Any, call: ast.Call, argument: Any) -> None:
+        """Follows an argument into the program's own function."""
         value, bound = called
         source = Source.of(value.__code__, value.__globals__)
         if source is None:
@@ -315,10 +324,12 @@ def bound_of(frame: FrameType, which: str) -> int | None:
 
 
 def is_number(*nodes: Any) -> bool:
+    """Whether all of these bounds of a slice are written as numbers, or left out."""
     return all(it is None or isinstance(it, (ast.Constant, ast.UnaryOp)) for it in nodes)
 
 
 def is_text(node: Any) -> bool:
+    """Whether the expression is a text."""
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
 
 

@@ -15,10 +15,12 @@ def taken_bytes(device: int) -> int:
 
 
 def extend(size: int) -> None:
+    """Gives the device this many bytes beyond those that it reports."""
     more = ctypes.CDLL(None).plimsoll_standin_extend
     more.argtypes, more.restype = (ctypes.c_uint64,), None
     more(size)
 
 
 def has_standin() -> bool:
+    """Whether the stand-in is loaded in this process."""
     return hasattr(ctypes.CDLL(None), "plimsoll_standin_version")

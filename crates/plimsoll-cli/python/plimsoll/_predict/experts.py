@@ -28,6 +28,7 @@ SCATTERED = "scatter.src scatter.value scatter_.src scatter_.value"
 
 
 def choosing(known: Known, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps an operator that may choose experts: its result gets the indices of equal shares."""
     name = operator._schema.name.removeprefix("aten::")
     is_single = name in ("argmax", "argmin", "max", "min")
     has_values = name in ("topk", "max", "min", "sort")
@@ -113,6 +114,7 @@ def scattering(wrapped: Any) -> Callable[..., Any]:
 
 
 def keep_scattered(known: Known, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operator: Any) -> None:
+    """Keeps what a scatter writes, if its indices and values are known."""
     torch, (tensor, dim, index) = known.torch, args[:3]
     if not known.shadows or known.shadow(result) is not None or not index.is_cuda:
         return

@@ -29,6 +29,8 @@ IDLE = 5  # stop after this many further steps without new code in between
 
 
 class Finish:
+    """What happens after the requested steps: which loaders end early, and when to stop."""
+
     def __init__(self, torch: Any, is_library: Callable[..., Any]) -> None:
         self.torch, self.is_library = torch, is_library
         self.begun = time.monotonic()
@@ -48,6 +50,7 @@ class Finish:
         self.watch_evaluation()
 
     def watch_loaders(self) -> None:
+        """Counts the batches of DataLoaders, and ends the training's once the steps are done."""
         from torch.utils.data import dataloader
 
         finish, kind = self, dataloader._BaseDataLoaderIter
@@ -84,6 +87,7 @@ class Finish:
         kind.__init__, kind.__next__, kind._reset = __init__, __next__, _reset
 
     def watch_evaluation(self) -> None:
+        """Notes the lines that call `eval()`."""
         module, finish = self.torch.nn.Module, self
         original = module.eval
 
@@ -113,15 +117,18 @@ class Finish:
         return bool(self.training) or self.has_trainer()
 
     def has_trainer(self) -> bool:
+        """Whether transformers' Trainer runs the training."""
         return "transformers.trainer" in sys.modules and any("transformers/trainer" in it for it in self.stack())
 
     def stack(self) -> Iterator[str]:
+        """The files of the frames on the stack, from the innermost outwards."""
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             yield frame.f_code.co_filename
             frame = frame.f_back
 
     def begin(self) -> None:
+        """The steps are done: the time for the code after them begins."""
         self.finishing = time.monotonic()
         passed = self.finishing - self.begun
         self.until = self.finishing + min(max(passed, LEAST_TIME), MOST_TIME)

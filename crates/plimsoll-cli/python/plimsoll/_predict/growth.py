@@ -19,6 +19,7 @@ LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
 
 def allocated(torch: Any, device: int) -> int:
+    """Allocated bytes of a device now."""
     return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
 
 
@@ -29,12 +30,15 @@ def is_steady(levels: list[int], rows: int) -> bool:
 
 
 class Growth:
+    """The allocated bytes at the end of each step, and the number of steps of the whole program."""
+
     def __init__(self, torch: Any, is_library: Callable[..., Any]) -> None:
         self.torch, self.is_library = torch, is_library
         self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
         self.total: int | None = None  # steps of the whole program; None: unknown
 
     def note(self) -> None:
+        """Notes the levels at the end of a step."""
         for device in range(self.torch.cuda.device_count()):
             self.levels.setdefault(device, []).append(allocated(self.torch, device))
 
@@ -44,6 +48,7 @@ class Growth:
         return any(is_steady(it, min(ROWS, len(it) - 1)) and len(it) <= ROWS for it in rows)
 
     def rows(self) -> list[dict[str, Any]]:
+        """Rows for the report: the devices whose memory grows, and by how much a step."""
         found = []
         for device, levels in self.levels.items():
             if not is_steady(levels, ROWS):
@@ -64,6 +69,7 @@ class Growth:
                 self.total = None  # source that is read wrongly says nothing
 
     def of_loops(self, frame: FrameType | None, steps: int, given: int) -> int | None:
+        """The number of steps that the loops around a frame make; None if one of them has no number."""
         total: int | None = None
         done: int | None = None
         while frame is not None:
@@ -125,10 +131,12 @@ def counter(loop: Any, frame: FrameType) -> int | None:
 
 
 def name_of(node: Any) -> str | None:
+    """The last name of a function's expression."""
     return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
 
 
 def length_of(node: Any, frame: FrameType) -> int | None:
+    """The number of rounds of a loop over this expression; None if it is unknown."""
     if isinstance(node, (ast.List, ast.Tuple)):
         return len(node.elts)
     if not isinstance(node, ast.Call):
@@ -151,6 +159,7 @@ def length_of(node: Any, frame: FrameType) -> int | None:
 
 
 def length(value: Any) -> int | None:
+    """The length of a value that a loop runs over; None if it is unknown."""
     from torch.utils.data import DataLoader
 
     if isinstance(value, LENGTHS):
@@ -169,6 +178,7 @@ def length(value: Any) -> int | None:
 
 
 def value_of(node: Any, frame: FrameType) -> Any:
+    """The value of an expression in a frame, without calling anything; None if it is unknown."""
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):

@@ -24,10 +24,13 @@ UNKNOWN_TIME = 5.0  # seconds for a loop of unknown length
 
 
 def allocated(torch: Any, device: int) -> int:
+    """Allocated bytes of a device now."""
     return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
 
 
 class Loop:
+    """One loop over a DataLoader. `following` is the loader's own next batch."""
+
     def __init__(self, finish: Any, iterator: Any, loader: Any, following: Callable[..., Any]) -> None:
         self.finish, self.following = finish, following
         self.iterator: Any = weakref.ref(iterator)  # its end is the end of worker processes
@@ -49,6 +52,7 @@ class Loop:
         finish.loops.append(self)
 
     def batch(self) -> Any:
+        """The next batch for the program: a new one, a copy, or the end."""
         now = time.monotonic()
         if self.given == 0:
             self.began, self.place = now, self.caller()
@@ -84,12 +88,14 @@ class Loop:
         return result
 
     def caller(self) -> tuple[str, int] | None:
+        """The innermost line of the program."""
         frame: FrameType | None = sys._getframe(2)
         while frame is not None and self.finish.is_library(frame.f_code.co_filename):
             frame = frame.f_back
         return frame and (frame.f_code.co_filename, frame.f_lineno)
 
     def note(self) -> None:
+        """Notes the levels at a request for a batch."""
         torch, self.ended = self.finish.torch, time.time()
         self.levels.append([allocated(torch, it) for it in range(torch.cuda.device_count())])
 
@@ -104,6 +110,7 @@ class Loop:
                 self.each[device] = sum(rises) / STEADY
 
     def decide(self, seconds: float) -> Any:
+        """After the first batches: whether to make all others, to copy one, or to go to the last. A batch takes `seconds`."""
         self.measure()
         if self.total is None or self.total <= FIRST + 1:
             return
@@ -129,6 +136,7 @@ class Loop:
         return getattr(self.iterator(), "_tasks_outstanding", 0)
 
     def can_skip(self) -> bool:
+        """Whether the loader chooses the places of its dataset, so that some can be left out."""
         from torch.utils.data import _DatasetKind
 
         return bool(self.iterator()._dataset_kind == _DatasetKind.Map)

@@ -6,15 +6,19 @@ from __future__ import annotations
 
 import functools
 import os
-from typing import Any
 
 from . import settings
+
+TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+if TYPE_CHECKING:
+    from typing import Any
 
 HOSTS = os.path.join(os.path.dirname(settings.FOLDER), "hosts")
 LOCAL = ("localhost", "127.", "::1", "0.0.0.0", "::")
 
 
 def note(host: Any, known: set[str] = set()) -> None:
+    """Notes a host that the program contacts, once."""
     if isinstance(host, bytes):
         host = host.decode(errors="replace")
     if not isinstance(host, str) or not host or host.startswith(LOCAL) or host in known:
@@ -56,6 +60,7 @@ def sockets(socket: Any) -> None:
 
 
 def wandb(it: Any) -> None:
+    """Runs of Weights & Biases stay offline."""
     begin = it.init
 
     @functools.wraps(begin)
@@ -68,15 +73,18 @@ def wandb(it: Any) -> None:
 
 
 def mlflow(it: Any) -> None:
+    """Runs of MLflow go where `plimsoll` set its URI."""
     it.set_tracking_uri = lambda uri: None
 
 
 def comet(it: Any) -> None:
+    """Experiments of Comet stay offline."""
     if hasattr(it, "OfflineExperiment"):
         it.Experiment = it.OfflineExperiment
 
 
 def neptune(it: Any) -> None:
+    """Runs of Neptune stay offline."""
     for name in ("init_run", "init_project", "init_model", "init_model_version"):
         begin = getattr(it, name, None)
         if begin is not None:

@@ -34,6 +34,7 @@ class Properties:
 
     @property
     def total_memory(self) -> Any:
+        """The memory's size; who reads it is noted."""
         now = self._now()
         return self._total_memory if now is None else now.total_memory
 
@@ -76,6 +77,8 @@ class Questions:
                     setattr(module, name, self.unless_early(getattr(module, name)))
 
     def unless_early(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, which does nothing before the first use of CUDA."""
+
         @functools.wraps(original)
         def called(*args: Any, **kwargs: Any) -> Any:
             return None if self.is_early() else original(*args, **kwargs)
@@ -83,6 +86,7 @@ class Questions:
         return called
 
     def properties(self) -> Any:
+        """The properties of all devices, asked for once."""
         if self.known is None:
             found = pickle.loads(self.child(self.ask) or pickle.dumps([]))
             self.known = [
@@ -92,11 +96,13 @@ class Questions:
         return self.known
 
     def now(self, device: int) -> Any:
+        """The properties of a device in use; before that the question is noted."""
         if not self.is_early():
             return self.original(device)
         return self.note()
 
     def ask(self) -> bytes:
+        """In the child: the properties of all devices, as bytes."""
         found = []
         for device in range(self.torch.cuda.device_count()):
             it = self.original(device)

@@ -49,6 +49,8 @@ OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
 
 
 class Site:
+    """A line that reads, from one call stack: what its value is used for, and what it gets instead."""
+
     def __init__(self, number: int, place: Any, via: Any, operator: Any, fate: Any, sinks: Any) -> None:
         self.number, self.place, self.via, self.operator = number, place, via, operator
         self.fate, self.sinks, self.count, self.even = fate, sinks, 0, False
@@ -61,6 +63,7 @@ class Site:
         return bool(self.matched) or self.value == "max"
 
     def row(self) -> dict[str, Any]:
+        """The site as a row of the report."""
         file, line, function = self.place or (None, None, None)
         return dict(
             file=file,
@@ -81,12 +84,15 @@ class Site:
 
 
 def line_of(place: tuple[Any, ...] | None) -> str:
+    """The source of a line."""
     import linecache
 
     return linecache.getline(place[0], place[1]).strip()[:160] if place else ""
 
 
 class Reads:
+    """All reads of this process. `assumed` are the values of `--assume`: file, line, value."""
+
     def __init__(self, assumed: Any) -> None:
         self.assumed = assumed  # [(file, line, value)]
         self.sites: dict[tuple[Any, ...], Site] = {}
@@ -138,6 +144,7 @@ class Reads:
             state.busy = False
 
     def site(self, frame: FrameType | None) -> Site | None:
+        """The site of a read in this frame; None if there are too many."""
         frames: list[FrameType] = []
         while frame is not None and len(frames) < 40:
             if not frame.f_code.co_filename.startswith(FROZEN):
@@ -159,6 +166,7 @@ class Reads:
         return self.sites[key]
 
     def new_site(self, frames: list[FrameType], operator: str | None) -> Site:
+        """Determines the use of a value that is read here for the first time."""
         place: Callable[..., Any] = lambda it: (it.f_code.co_filename, it.f_lineno, it.f_code.co_name)
         own = next((it for it in frames if not is_library(it.f_code.co_filename)), None)
         via = frames[0] if frames and frames[0] is not own else None
@@ -248,6 +256,7 @@ class Reads:
         return (one * (count // len(one) + 1))[:count]
 
     def extreme(self, site: Site, tensor: Any, which: str, count: int) -> Any:
+        """The largest value, or half of it, that makes sense at a site; None if it is unknown."""
         if tensor is None:
             return None
         if str(tensor.dtype) == "torch.bool" and site.operator in RETURNING:
@@ -257,6 +266,7 @@ class Reads:
         return tensor.numel() if which == "max" else tensor.numel() // 2
 
     def problem(self, site: Site, text: str) -> None:
+        """Notes that a value of `--assume` could not be applied."""
         file, line, _ = site.place or site.via
         text = f"--assume {os.path.basename(file)}:{line}: {text}"
         if text not in self.problems:
@@ -307,4 +317,5 @@ def outer() -> FrameType:
 
 
 def is_file(path: str, wanted: str) -> bool:
+    """Whether a path is the file that `--assume` names, by its end."""
     return path == wanted or path.endswith("/" + wanted.removeprefix("./"))

@@ -34,6 +34,8 @@ WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead:
 
 
 class Child:
+    """A fork that fulfils one request."""
+
     def __init__(self, number: int, request: Any, is_beside: bool) -> None:
         self.number, self.limit_s, self.is_alone = number, request["limit_s"], request["alone"]
         self.is_last, self.view = bool(request["memory_bytes"]), request["view"]
@@ -42,6 +44,8 @@ class Child:
 
 
 class Serve:
+    """The process that waits at its first use of CUDA, and forks for each request."""
+
     def __init__(self, torch: Any, watch: Any, folder: str) -> None:
         self.torch, self.watch, self.folder = torch, watch, folder
         self.pid, self.is_deferred = os.getpid(), False
@@ -118,6 +122,7 @@ class Serve:
         return answer
 
     def note_question(self) -> None:
+        """Notes that the program asked for the memory's size."""
         shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
         if shared and self.is_early():
             open(os.path.join(shared, ASKED), "w").close()
@@ -169,9 +174,11 @@ class Serve:
         self.watch.leave(0)
 
     def has(self, name: str) -> bool:
+        """Whether a file of this name is in the folder."""
         return os.path.exists(os.path.join(self.folder, name))
 
     def is_done(self, child: Child) -> bool:
+        """Whether a child has ended, or took too long; then it is answered for."""
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
             ended: int | str = os.waitstatus_to_exitcode(status)
@@ -188,6 +195,7 @@ class Serve:
         return True
 
     def answer(self, number: int, status: int | str, is_beside: bool) -> None:
+        """Answers a request: the exit status, and whether another child ran beside it."""
         done = os.path.join(self.folder, f"{number}.done")
         with open(f"{done}.unfinished", "w") as file:
             json.dump(dict(status=status, beside=is_beside), file)
@@ -199,6 +207,7 @@ class Serve:
         return shared is not None and shared != "" and os.path.exists(os.path.join(shared, ASKED))
 
     def fork(self) -> int:
+        """Forks without PyTorch's handlers. Returns 0 in the child."""
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         python = ctypes.pythonapi
@@ -239,6 +248,7 @@ class Serve:
         self.watch.listen()
 
     def fetch_less(self) -> None:
+        """Data loaders of this child make few batches ahead."""
         kind = self.torch.utils.data.dataloader._MultiProcessingDataLoaderIter
         original = kind.__init__
 
@@ -276,6 +286,7 @@ class Serve:
         patches.stand_alone(self.torch)
 
     def limit(self, bytes: int) -> None:
+        """Limits PyTorch's allocator to this many bytes of each device."""
         cuda = self.torch.cuda
         for device in range(cuda.device_count()):
             cuda.set_per_process_memory_fraction(bytes / cuda.get_device_properties(device).total_memory, device)

@@ -20,50 +20,17 @@ from collections.abc import Callable
 from typing import Any
 
 from . import bounds, experts
+from .shadow import ARITHMETIC, CHANGED, COMPARE, COUNTED, GATHER, LOGIC, MADE, REDUCE, Shadow, marks_of, version
 
 MOST_BYTES = 4 << 20  # of a storage with a shadow
 MOST_FLOATS = 1 << 14  # bytes, of a floating-point one
 PURGE = 512  # shadows, before those of freed storages are removed
 RANGES = 512  # written ranges that are read at once
 
-COMPARE = "eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor"
-LOGIC = (
-    "logical_and.out logical_or.out logical_not.out logical_xor.out bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor"
-    " bitwise_not isin.Tensor_Tensor isin.Tensor_Scalar"
-)
-REDUCE = (
-    "sum.dim_IntList aminmax max min amax amin any any.dim any.dims all all.dim all.dims cumsum prod bincount histc"
-)
-ARITHMETIC = (
-    "add.Tensor sub.Tensor mul.Tensor div.Tensor div.Tensor_mode floor_divide remainder.Tensor remainder.Scalar neg clamp"
-    " clamp.Tensor clamp_min clamp_max maximum minimum abs.out mean.dim"
-)
-GATHER = (
-    "index.Tensor index_select gather scatter_add masked_select where.self cat roll flip tril triu"
-    " searchsorted.Tensor bucketize.Tensor"
-)
-MADE = "arange.start_out linspace.out"
-CHANGED = (
-    "copy_ fill_.Scalar zero_ scatter_add_ masked_fill_.Scalar masked_fill_.Tensor clamp_"
-    " clamp_min_ clamp_max_ add_.Tensor sub_.Tensor mul_.Tensor bitwise_and_.Tensor bitwise_or_.Tensor index_put_"
-    " _index_put_impl_ index_fill_.int_Scalar cumsum_ floor_divide_.Tensor logical_not_"
-)
-COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
-
-
-class Shadow:
-    """`version` is PyTorch's counter of in-place changes. An in-place operator increments it after its kernel.
-    `unsure` has a mark for each of `bytes`, set at the first byte of a value; it is None while all are sure.
-    """
-
-    def __init__(
-        self, reference: Any, address: int, bytes: Any, version: int, changed: bool, even: bool, unsure: Any = None
-    ) -> None:
-        self.reference, self.address, self.bytes, self.even, self.unsure = reference, address, bytes, even, unsure
-        self.versions = (version, version + 1) if changed else (version,)
-
 
 class Known:
+    """The shadows of this process, and the wrappers that follow them. `of_thread` tells reads.py about a read."""
+
     def __init__(self, torch: Any, of_thread: Any) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -95,6 +62,7 @@ class Known:
         self.trust_finite()
 
     def wrap(self, name: str, wrapped: Callable[..., Any]) -> None:
+        """Wraps an operator at PyTorch's CUDA key, if this PyTorch has it."""
         torch = self.torch
         try:
             kernel = torch.library.get_kernel(f"aten::{name}", "CUDA")
@@ -175,6 +143,7 @@ class Known:
         return marks if bool(marks.any()) else None
 
     def entry(self, tensor: Any) -> Shadow | None:
+        """The shadow of a tensor whose values are still those that it has; None if they are unknown."""
         self.forget_written()
         found = self.shadows.get(self.address(tensor))
         if found is None or found.reference.expired() or version(tensor) not in found.versions:
@@ -234,15 +203,18 @@ class Known:
                         self.shadows.pop(key, None)
 
     def drop(self, tensor: Any) -> None:
+        """The values of this tensor are unknown from now on."""
         if self.shadows:
             self.shadows.pop(self.address(tensor), None)
 
     def purge(self) -> None:
+        """Removes the shadows of storages that are freed."""
         with self.lock:
             for key in [key for key, it in list(self.shadows.items()) if it.reference.expired()]:
                 self.shadows.pop(key, None)
 
     def is_small(self, tensor: Any, even: bool = False) -> bool:
+        """Whether a tensor is small enough for a shadow."""
         bytes = tensor.numel() * tensor.element_size()
         is_float = tensor.is_floating_point() and not even
         return 0 < bytes <= (MOST_FLOATS if is_float else MOST_BYTES) and not tensor.is_complex()
@@ -289,6 +261,7 @@ class Known:
     # The kinds of wrappers.
 
     def functional(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps an operator that returns new tensors."""
         name = operator._schema.name
         out = "out" if operator._overloadname.endswith("out") else None
         is_factory = name in ("aten::arange", "aten::linspace")
@@ -312,6 +285,7 @@ class Known:
         out: str | None,
         is_factory: bool,
     ) -> None:
+        """Runs an operator on the shadows, too, and keeps its result."""
         try:
             tensors = result if isinstance(result, (list, tuple)) else (result,)
             if not all(self.is_small(it) for it in tensors if isinstance(it, self.torch.Tensor)):
@@ -339,6 +313,7 @@ class Known:
             self.failed(operator, why)
 
     def changing(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps an operator that changes its first argument."""
         is_copy = operator._schema.name == "aten::copy_"
         is_bounded = bounds.is_bounded(operator)
 
@@ -374,6 +349,7 @@ class Known:
     def certainly_changed(
         self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Any, Any, Any] | None:
+        """The same, if all arguments are known."""
         torch, tensor, name = self.torch, args[0], operator._schema.name
         if name == "aten::copy_":
             source = self.shadow(args[1])
@@ -409,6 +385,8 @@ class Known:
         return result
 
     def reading(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps the operator that returns a number to Python."""
+
         def dispatched(keys: Any, tensor: Any) -> Any:
             with self.quiet():
                 value, unsure = self.shadow(tensor), self.unsure(tensor)
@@ -454,6 +432,7 @@ class Known:
                 setattr(state, name, value)
 
     def scattering(self, name: str) -> Any:
+        """The wrapper of an operator that scatters."""
         wrapped = self.changing if name.startswith("scatter_.") else self.functional
         return functools.partial(experts.scattering(wrapped), self)
 
@@ -497,15 +476,3 @@ class Known:
     def failed(self, operator: Any, why: Exception) -> None:
         """Without a shadow the value is unknown, which is safe."""
         return None
-
-
-def marks_of(shadow: Shadow, tensor: Any) -> Any:
-    """The marks of a tensor's values in its storage, each at the first byte of the value."""
-    size = tensor.element_size()
-    return shadow.unsure.as_strided(
-        tensor.size(), [it * size for it in tensor.stride()], tensor.storage_offset() * size
-    )
-
-
-def version(tensor: Any) -> int:
-    return -1 if tensor.is_inference() else tensor._version

@@ -35,6 +35,7 @@ class Source:
 
     @classmethod
     def of(cls, code: CodeType, module: dict[str, Any]) -> Source | None:
+        """The source of a code object; None if there is none."""
         file = code.co_filename
         if file not in cls.known:
             text = "".join(linecache.getlines(file, module))
@@ -45,14 +46,17 @@ class Source:
         return cls.known[file]
 
     def above(self, node: Any, *kinds: Any) -> Any:
+        """The innermost node of these kinds that contains a node, or is it."""
         while node is not None and not isinstance(node, kinds):
             node = self.parents.get(node)
         return node
 
     def scope(self, node: Any) -> Any:
+        """The function or the module whose variables a node uses."""
         return self.above(self.parents.get(node), ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
 
     def statement(self, node: Any) -> Any:
+        """The statement that a node is in."""
         return self.above(node, ast.stmt)
 
 
@@ -67,6 +71,7 @@ class Site:
         self.nodes = self.find() if self.source else []
 
     def find(self) -> list[Any]:
+        """The expressions that the instruction belongs to."""
         place = None
         if hasattr(self.code, "co_positions"):
             for at, place in enumerate(self.code.co_positions()):
@@ -95,14 +100,17 @@ class Site:
         return self.source
 
     def covers(self, node: Any) -> bool:
+        """Whether the frame's line is one of a node's."""
         return getattr(node, "lineno", self.line + 1) <= self.line <= getattr(node, "end_lineno", 0)
 
 
 def is_jump(name: str) -> bool:
+    """Whether an instruction of this name tests a value."""
     return "JUMP_IF" in name or name in ("TO_BOOL", "UNARY_NOT")
 
 
 def last_name(function: Any) -> str:
+    """The last name of an expression: `item` of `loss.item`; empty if it has none."""
     return getattr(function, "attr", None) or getattr(function, "id", None) or ""
 
 
@@ -179,5 +187,6 @@ def looked_up(expression: Any, frame: FrameType) -> Any:
 
 
 def is_library(path: str) -> bool:
+    """Whether a file is of an installed package, the standard library, or ours."""
     places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
     return any(place in path for place in places)

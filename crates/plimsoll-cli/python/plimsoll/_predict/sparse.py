@@ -21,6 +21,7 @@ class Sparse:
         self.file = file
 
     def write(self, data: Any) -> int:
+        """Writes the data; blocks of zeros become holes."""
         data = memoryview(data).cast("B")
         begin, size = 0, len(data)
         while begin < size:
@@ -37,10 +38,12 @@ class Sparse:
         return size
 
     def is_hole(self, data: memoryview, begin: int) -> bool:
+        """Whether a whole block of zeros begins here."""
         block = data[begin : begin + BLOCK]
         return len(block) == BLOCK and block.tobytes() == ZEROS
 
     def flush(self) -> None:
+        """As a file does."""
         self.file.flush()
 
     def finish(self) -> None:
@@ -64,6 +67,7 @@ def is_plain(file: str) -> bool:
 
 
 def torch_save(torch: Any) -> None:
+    """Files of `torch.save` get holes."""
     original = torch.serialization.save
 
     @functools.wraps(original)
@@ -82,6 +86,8 @@ def torch_save(torch: Any) -> None:
 
 
 class Borrowed:
+    """The program's own open file as a context that does not close it."""
+
     def __init__(self, file: Any) -> None:
         self.file = file
 
@@ -135,6 +141,7 @@ def described(tensor: Any) -> tuple[str, Any, memoryview]:
 
 
 def name_of(kind: Any) -> str:
+    """The library's name of a type."""
     return kind if kind in TYPES.values() else TYPES[kind]
 
 

@@ -61,6 +61,7 @@ class Forked:
         os.chdir(here)
 
     def call(self, name: str, *args: Any) -> int:
+        """Calls a function of the C library. Raises OSError where it fails."""
         words = [ctypes.c_long(it) if isinstance(it, int) else it for it in args]
         result = int(getattr(self.library, name)(*words))
         if result < 0:
@@ -69,6 +70,7 @@ class Forked:
         return result
 
     def unshare(self) -> None:
+        """Gives this process namespaces of its own."""
         if self.view["privileged"]:
             self.call("unshare", NEWNS)
             return

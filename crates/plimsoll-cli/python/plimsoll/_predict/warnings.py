@@ -11,6 +11,8 @@ from typing import Any
 
 
 class Warnings:
+    """What this process uses whose memory depends on values: L-BFGS, and the number of CUDA graphs."""
+
     def __init__(self, torch: Any, is_library: Callable[..., Any]) -> None:
         self.torch, self.is_library = torch, is_library
         self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = (
@@ -28,12 +30,14 @@ class Warnings:
         graph.capture_begin = capture_begin
 
     def made(self, optimizer: Any, frame: FrameType | None) -> None:
+        """Notes an optimizer whose history depends on values."""
         if isinstance(optimizer, self.torch.optim.LBFGS):
             while frame is not None and self.is_library(frame.f_code.co_filename):
                 frame = frame.f_back
             self.optimizers[optimizer] = frame and (frame.f_code.co_filename, frame.f_lineno)
 
     def rows(self) -> list[dict[str, Any]]:
+        """Rows for the report."""
         found = []
         for optimizer, place in list(self.optimizers.items()):
             try:

@@ -40,7 +40,7 @@ LIBRARIES = (
 
 
 class Watch:
-    # One process. A forked child begins with empty counts.
+    """One process. A forked child begins with empty counts."""
 
     has_no_values = True  # of the device, for techniques
 
@@ -87,6 +87,7 @@ class Watch:
         self.report()
 
     def begin(self) -> None:
+        """Empty counts, at the start and in a forked child."""
         self.pid = os.getpid()
         self.started = False
         self.allocator = "native"
@@ -117,10 +118,12 @@ class Watch:
         techniques.activate(json.loads(wanted), self)
 
     def refused(self, name: str, reason: str) -> None:
+        """Ends the process: a technique cannot be applied."""
         self.refusal = dict(technique=name, reason=reason)
         self.stop("refused", 0)
 
     def failed(self, name: str, failure: BaseException) -> None:
+        """Ends the process: a technique raised an exception."""
         self.error = dict(described(failure), technique=name)
         self.stop("failed", 1)
 
@@ -184,6 +187,7 @@ class Watch:
         torch.autograd.backward = counted
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An optimizer has stepped."""
         if self.state != "running":
             return
         self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
@@ -240,6 +244,7 @@ class Watch:
         return self.growth.is_unsure()
 
     def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
+        """A request failed: notes the peak, and writes a snapshot of this moment."""
         self.failures += 1
         if settings.BEYOND and self.failures == settings.AFTER:
             standin.extend(settings.BEYOND)
@@ -253,6 +258,7 @@ class Watch:
         self.report()
 
     def listen(self) -> None:
+        """Starts this process's thread that waits for the stop file."""
         import threading
 
         if self.listening != self.pid:
@@ -260,6 +266,7 @@ class Watch:
             threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
 
     def expire(self, pid: int) -> None:
+        """That thread: ends the process when the stop file exists, or the time for the code after the steps is up."""
         import time
 
         while not os.path.exists(settings.STOP):
@@ -277,9 +284,11 @@ class Watch:
         self.stop("expired", 124)
 
     def mark(self, what: str) -> None:
+        """Marks this process as started or done, for the others."""
         open(os.path.join(settings.FOLDER, f"{self.pid}.{what}"), "w").close()
 
     def marks(self, what: str) -> int:
+        """How many processes are marked so."""
         return sum(name.endswith(f".{what}") for name in os.listdir(settings.FOLDER))
 
     def end(self) -> None:
@@ -304,6 +313,7 @@ class Watch:
         self.finish(dump=failure is None or not self.is_dumped)
 
     def exit(self, status: int) -> NoReturn:
+        """In place of `os._exit`: reports first."""
         self.status = status if isinstance(status, int) else 1
         self.end()
         self.leave(status)
@@ -334,6 +344,7 @@ class Watch:
             time.sleep(0.02)
 
     def finish(self, dump: bool) -> None:
+        """The last measurement and report, and a snapshot if `dump`. It must not fail the program."""
         try:
             self.measure(self.count() + 1)
             if self.started and dump:
@@ -349,6 +360,7 @@ class Watch:
         return self.counted
 
     def measure(self, step: int) -> None:
+        """Notes peaks that are higher than before, as those of this step."""
         if not self.started:
             return
         for device in range(self.torch.cuda.device_count()):
@@ -377,6 +389,7 @@ class Watch:
         return int(visible) if visible.isdecimal() else device
 
     def dump(self) -> None:
+        """Writes PyTorch's snapshot."""
         if self.allocator != "native" or not settings.RECORDS:
             return
         path = os.path.join(settings.FOLDER, f"{self.pid}.pickle")
@@ -384,6 +397,7 @@ class Watch:
         os.replace(f"{path}.unfinished", path)
 
     def report(self) -> None:
+        """Writes this process's report: protocol.py has its fields."""
         torch = self.torch
         devices = []
         for device in sorted({device for device, _ in self.peaks}):

@@ -19,6 +19,8 @@ ENTRIES = 100_000  # events in the history, the latest ones
 
 
 class Attend:
+    """One process: the host of the techniques, and what watches its memory."""
+
     def __init__(self, torch: Any) -> None:
         self.torch = torch
         self.path: str | None = None  # the snapshot of the last request that failed
@@ -56,6 +58,7 @@ class Attend:
             torch.cuda._lazy_call(self.start)
 
     def apply(self) -> None:
+        """Applies the techniques of `--with`."""
         from .. import techniques
 
         self.techniques = techniques
@@ -83,6 +86,7 @@ class Attend:
         os._exit(2)
 
     def unread(self) -> AbstractContextManager[None]:
+        """Nothing: on a real device no read is followed."""
         import contextlib
 
         return contextlib.nullcontext()
@@ -108,6 +112,7 @@ class Attend:
             say(f"no live view of this process: {why}")
 
     def record(self, with_stacks: bool) -> None:
+        """Records the history, with Python stacks or without."""
         record = self.torch.cuda.memory._record_memory_history
         options = dict(enabled="all", context="alloc" if with_stacks else None, stacks="python", max_entries=ENTRIES)
         try:
@@ -116,12 +121,14 @@ class Attend:
             record(**options)
 
     def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
+        """A request failed: writes a snapshot of this moment."""
         try:
             self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
             say(f"no snapshot of this moment: {why}")
 
     def name(self) -> str:
+        """The process in names of files: its rank, or its number."""
         rank = own_rank()
         return f"rank{rank}" if rank else str(os.getpid())
 
@@ -134,6 +141,7 @@ class Attend:
         raise OSError(f"{settings.SNAPSHOTS} has too many snapshots")
 
     def dump(self, path: str) -> str:
+        """Writes a snapshot, with what `plimsoll explain` needs beside PyTorch's own. Returns its path."""
         import pickle
 
         cuda = self.torch.cuda
@@ -170,6 +178,7 @@ class Attend:
                 say(f"the plan is not checked: {why}")
 
     def explain(self) -> None:
+        """Prints what `plimsoll explain` says about the snapshot of the failure."""
         import subprocess
 
         try:
@@ -225,6 +234,7 @@ class Attend:
             say(f"the program ran with {names}; to see whether it fails without: plimsoll run -- COMMAND")
 
     def failed(self, name: str, failure: BaseException) -> None:
+        """Ends the process: a technique raised an exception."""
         import traceback
 
         traceback.print_exception(type(failure), failure, failure.__traceback__)
@@ -234,6 +244,7 @@ class Attend:
         os._exit(1)
 
     def accuse(self, name: str) -> None:
+        """Says which technique failed, and how to leave it out."""
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self) -> None:
@@ -254,14 +265,17 @@ class Attend:
         return steps and counter is not None and repr(counter) != "count(1)"
 
     def names(self) -> list[str]:
+        """The techniques that are active."""
         return [row["name"] for row in self.techniques.report()]
 
 
 def own_rank() -> str | None:
+    """The rank of this process in its job."""
     return os.environ.get("RANK") or os.environ.get("PLIMSOLL_OWN_RANK")  # fsdp hides it from the program
 
 
 def say(*lines: Any) -> None:
+    """Prints lines to stderr as `plimsoll`'s."""
     rank = own_rank()
     who = f"plimsoll (rank {rank})" if rank else "plimsoll"
     for line in lines:
@@ -269,6 +283,7 @@ def say(*lines: Any) -> None:
 
 
 def json_of(text: str | None) -> Any:
+    """The value of a variable with JSON."""
     import json
 
     return json.loads(text or "{}")

@@ -12,6 +12,8 @@ LEAST = 0.01  # a smaller difference is not explained, and needs no snapshot
 
 
 class Check:
+    """The peaks of this process, and their comparison with those of a plan."""
+
     def __init__(self, torch: Any, plan: str, program: str, dump: Any) -> None:
         self.torch, self.plan, self.program = torch, plan, program
         self.dump = dump  # writes a snapshot to a path; None: without a history
@@ -25,6 +27,7 @@ class Check:
         memory.reset_peak_memory_stats = torch.cuda.reset_peak_memory_stats = reset_peak_memory_stats
 
     def peaks(self) -> dict[int, list[int]]:
+        """Allocated and reserved peaks by device."""
         found = {}
         for device in range(self.torch.cuda.device_count()):
             stats = self.torch.cuda.memory_stats(device)

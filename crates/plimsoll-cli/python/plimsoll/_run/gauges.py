@@ -21,6 +21,8 @@ LEVELS = 240
 
 
 class Gauges:
+    """The figures of one process."""
+
     def __init__(self, torch: Any) -> None:
         from torch.nn.modules import module
         from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -39,9 +41,11 @@ class Gauges:
         self.watch_captures()
 
     def registered(self, module: Any, name: str, tensor: Any) -> None:
+        """A module has registered a parameter or a buffer."""
         self.modules.add(module)
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An optimizer has stepped: a step is done when the one with the most steps has made another."""
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
         if count > self.steps:
             self.steps = count
@@ -50,6 +54,7 @@ class Gauges:
                 self.stacks.stepped()
 
     def allocated(self, device: int | None) -> int:
+        """Allocated bytes of a device now."""
         if device is None:
             return 0
         try:
@@ -58,6 +63,7 @@ class Gauges:
             return int(self.torch.cuda.memory_allocated(device))
 
     def watch_captures(self) -> None:
+        """Counts CUDA graphs that are being captured."""
         kind, gauges = self.torch.cuda.CUDAGraph, self
         begin, end = kind.capture_begin, kind.capture_end
 
@@ -72,6 +78,7 @@ class Gauges:
         kind.capture_begin, kind.capture_end = capture_begin, capture_end
 
     def sample(self) -> dict[str, Any]:
+        """All figures of the device with the most reserved memory, as `plimsoll top` reads them."""
         cuda = self.torch.cuda
         every = [cuda.memory_stats(device) for device in range(cuda.device_count())]
         reserved = [stats.get("reserved_bytes.all.current", 0) for stats in every]
@@ -107,6 +114,7 @@ class Gauges:
         )
 
     def limit(self, device: int, total: int) -> int | None:
+        """The limit of the allocator in bytes; None if there is none."""
         try:
             fraction = self.torch.cuda.get_per_process_memory_fraction(device)
         except Exception:  # an older PyTorch
@@ -114,6 +122,7 @@ class Gauges:
         return int(total * fraction) if fraction < 1.0 else None
 
     def categories(self, device: int, allocated: int) -> dict[str, int]:
+        """Allocated bytes by category."""
         seen: set[int] = set()
         sums: dict[str, int] = {}
 
@@ -143,10 +152,12 @@ class Gauges:
 
 
 def values(state: Any) -> list[Any]:
+    """The tensors of an optimizer's state for one parameter."""
     return [it for it in list(state.values()) if hasattr(it, "is_cuda")] if isinstance(state, dict) else []
 
 
 def device_of(optimizer: Any) -> int | None:
+    """The device of an optimizer's parameters."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.is_cuda:
@@ -155,6 +166,7 @@ def device_of(optimizer: Any) -> int | None:
 
 
 def number(name: str) -> int | None:
+    """A number of torchrun's environment."""
     text = os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or ""  # fsdp hides it from the program
     return int(text) if text.isdecimal() else None
 
@@ -170,6 +182,7 @@ def job() -> str | None:
 
 
 def resident() -> int | None:
+    """The process's own memory on the host."""
     try:
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -23,6 +23,8 @@ WRITE = 1  # and one that does not read
 
 
 class Live:
+    """The socket, and its clients."""
+
     def __init__(self, gauges: Gauges, write: Callable[[], str]) -> None:
         self.gauges, self.write = gauges, write  # `write` writes a snapshot and returns its path
         self.listener: socket.socket | None = None
@@ -44,11 +46,13 @@ class Live:
         threading.Thread(target=self.accept, args=(listener,), name="plimsoll-live", daemon=True).start()
 
     def forget(self) -> None:
+        """In a forked child: closes the copy of the socket."""
         if self.listener is not None:
             self.listener.close()
         self.listener = self.path = None
 
     def end(self) -> None:
+        """Removes the socket."""
         if self.path is not None:
             try:
                 os.unlink(self.path)
@@ -56,6 +60,7 @@ class Live:
                 pass
 
     def accept(self, listener: socket.socket) -> None:
+        """A thread: accepts clients."""
         while True:
             try:
                 client, _ = listener.accept()
@@ -67,6 +72,7 @@ class Live:
             threading.Thread(target=self.answer, args=(client,), name="plimsoll-live", daemon=True).start()
 
     def answer(self, client: socket.socket) -> None:
+        """A thread for each client: answers its lines."""
         try:
             with client:
                 while True:
@@ -94,6 +100,7 @@ class Live:
         return self.gauges.sample()
 
     def snapshot(self) -> dict[str, Any]:
+        """Writes a snapshot; the answer has its path, or the error."""
         try:
             return dict(schema="plimsoll.snapshot/1", path=self.write(), error=None)
         except Exception as why:

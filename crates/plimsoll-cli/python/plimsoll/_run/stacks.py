@@ -19,6 +19,8 @@ EVERY = 16
 
 
 class Stacks:
+    """Which steps of this process have stacks."""
+
     def __init__(self, torch: Any, record: Callable[..., Any]) -> None:
         self.record = record  # called with whether requests get stacks
         self.count = 0
@@ -36,6 +38,7 @@ class Stacks:
         kind.eval = eval
 
     def switch(self, on: bool) -> None:
+        """Requests get stacks from here on, or none."""
         if on != self.are_on:
             self.are_on = on
             self.record(on)

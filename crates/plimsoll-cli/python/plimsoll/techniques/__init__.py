@@ -3,10 +3,10 @@
 `install(torch)` patches PyTorch once, after its import, without an effect. `activate(wanted, host)` switches techniques on:
 `wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in a file of its own:
 
-name       the name in `--with`
-around     called around the outermost module call of a training step (roots.py), if it is a method
-first      called before the first such call of a module
-report     what it did, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
+    name       the name in `--with`
+    around     called around the outermost module call of a training step (roots.py), if it is a method
+    first      called before the first such call of a module
+    report     what it did, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
 
 A technique that cannot be applied calls `refuse` with the reason, and the host ends the program; so it does where one raises.
 """
@@ -57,6 +57,7 @@ ALL = (
 
 
 def install(torch: Any) -> None:
+    """Patches PyTorch, without an effect until a technique is active."""
     from . import observers, roots
 
     observers.install(torch)
@@ -83,6 +84,7 @@ def trains() -> bool:
 
 
 def report() -> list[dict[str, Any]]:
+    """What each active technique did, as rows for the reports."""
     from . import frameworks
 
     rows = [dict(name=it.name, **it.report()) for it in context.active]

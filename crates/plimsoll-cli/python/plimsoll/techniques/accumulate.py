@@ -37,6 +37,8 @@ class Finished(torch.autograd.Function):
 
 
 class Accumulate:
+    """Gradients of a batch, accumulated over its parts."""
+
     name = "accumulate"
 
     def __init__(self, value: Any) -> None:
@@ -88,6 +90,7 @@ class Accumulate:
         return tree_map(finish, whole)
 
     def run_backward(self, result: Any, weight: Any, parameters: Any, sums: Any) -> None:
+        """The backward pass of one part, whose gradients are added to `sums`."""
         losses = [it for it in tree_flatten(result)[0] if is_loss(it) and it.requires_grad]
         if len(losses) > 1:
             context.refuse(self.name, "the model returns several losses")
@@ -116,8 +119,10 @@ class Accumulate:
 
 
 def is_loss(value: Any) -> bool:
+    """Whether a value of the model's result is a loss."""
     return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
 
 
 def detached(value: Any) -> Any:
+    """A tensor without its graph; other values as they are."""
     return value.detach() if isinstance(value, torch.Tensor) else value

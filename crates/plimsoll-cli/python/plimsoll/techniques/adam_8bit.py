@@ -47,6 +47,7 @@ class Moment:
         self.known, self.borders = tables(bytes.device, name)
 
     def read(self, part: slice, blocks: slice) -> Any:
+        """The values of a part, in f32."""
         return (self.known[self.bytes[part].int()].view(-1, width(part)) * self.scales[blocks, None]).view(-1)
 
     def write(self, part: slice, blocks: slice, values: Any) -> None:
@@ -59,6 +60,7 @@ class Moment:
 
 
 def width(part: slice) -> int:
+    """The number of elements of each block in a part."""
     return min(BLOCK, int(part.stop) - int(part.start))
 
 
@@ -95,11 +97,13 @@ def moments_of(state: dict[str, Any], parameter: Any) -> list[Moment]:
 
 
 def blank(parameter: Any) -> Any:
+    """A scale for each block of a parameter."""
     return torch.zeros(-(-parameter.numel() // BLOCK), dtype=torch.float32, device=parameter.device)
 
 
 @torch.no_grad()
 def step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
+    """The optimizer's step, with moments in 8 bits."""
     loss = None
     if closure is not None:
         with torch.enable_grad():
@@ -115,6 +119,7 @@ def step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
 
 
 def update(parameter: Any, state: dict[str, Any], group: dict[str, Any], is_decoupled: bool) -> None:
+    """Updates one parameter."""
     count, rate = float(state["step"]), float(group["lr"])
     betas = [float(it) for it in group["betas"]]
     is_small = parameter.numel() < LEAST_ELEMENTS
@@ -151,6 +156,8 @@ def update(parameter: Any, state: dict[str, Any], group: dict[str, Any], is_deco
 
 
 class Adam8bit:
+    """8-bit moments in all optimizers of the program."""
+
     name = "adam-8bit"
 
     def __init__(self, value: Any) -> None:
@@ -165,6 +172,8 @@ class Adam8bit:
             kind.step = hooked
 
     def guarded(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The step, after a check of its optimizer."""
+
         @functools.wraps(step)
         def call(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
             self.check(optimizer)
@@ -177,6 +186,7 @@ class Adam8bit:
             self.check(optimizer)
 
     def check(self, optimizer: Any) -> None:
+        """Refuses an optimizer whose moments cannot be kept so."""
         why = objection(optimizer)
         if why is not None:
             context.refuse(self.name, why)

@@ -87,6 +87,7 @@ class Places:
         self.parameters = [(place, key, weakref.ref(value)) for place, key, value in parameters if value is not None]
 
     def has_its_parameters(self) -> bool:
+        """Whether the block has the parameters that it was made with."""
         return all(it() is place.get(key) for place, key, it in self.parameters)
 
 
@@ -107,6 +108,7 @@ class First:
         self.drawn = Generators() if draws else None
 
     def copy(self, name: str, buffer: Any) -> Any:
+        """A copy of a buffer that the block may change; None for others."""
         is_kept = name in self.known.buffers or (self.is_learning and buffer.nbytes <= MOST_BYTES)
         return buffer.clone() if is_kept else None
 
@@ -140,6 +142,8 @@ class First:
 
 
 class Again:
+    """The second computation of a block: while it is open, the block's state is that before the first."""
+
     def __init__(self, block: Any, first: Any) -> None:
         self.block, self.first = block, first
 
@@ -162,6 +166,7 @@ class Again:
             restore(self.first.drawn)
 
     def put(self, place: Any, key: Any, value: Any) -> None:
+        """Puts a value in its place, and remembers what was there."""
         self.now.append((place, key, place.get(key)))
         place[key] = value
 
@@ -201,6 +206,7 @@ def attribute(block: Any, path: str, name: str) -> Any:
 
 
 def versions(block: Any) -> list[tuple[str, Any, int]]:
+    """The buffers of a block, and how often each was changed: [(name, buffer, version)]."""
     places[block] = Places(block)
     return [(name, it, it._version) for name, it in own_buffers(block)]
 
@@ -231,6 +237,7 @@ class Generators:
 
 
 def restore(state: Generators) -> None:
+    """Puts the generators back to this state."""
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy.random"].set_state(state.numpy)

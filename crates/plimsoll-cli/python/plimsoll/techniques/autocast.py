@@ -12,6 +12,8 @@ from . import context
 
 
 class Autocast:
+    """bf16 autocast around a model."""
+
     name = "bf16"
 
     def __init__(self, value: Any) -> None:
@@ -30,6 +32,7 @@ class Autocast:
         return tree_map(self.widened, result)
 
     def widened(self, value: Any) -> Any:
+        """A bf16 tensor in f32; other values as they are."""
         is_narrow = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
         return value.float() if is_narrow else value
 

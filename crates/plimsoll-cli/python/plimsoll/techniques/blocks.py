@@ -43,10 +43,12 @@ def repeated(modules: Any) -> set[type]:
 
 
 def of_classes(modules: Any, kinds: Any) -> set[Any]:
+    """The modules of these classes that may be blocks."""
     return {it for it in modules if type(it) in kinds and may_be_block(it)}
 
 
 def may_be_block(module: Any) -> bool:
+    """Whether a module is called, and has modules and parameters."""
     return (
         is_called(module) and next(module.children(), None) is not None and next(module.parameters(), None) is not None
     )
@@ -64,6 +66,7 @@ class Repeats:
         )  # by module, in this call of the model
 
     def add(self, root: Any) -> None:
+        """Looks for repeated calls inside of this model from here on."""
         for path, it in root.named_modules():
             if it is not root and not isinstance(it, CONTAINERS) and may_be_block(it):
                 self.places[it] = weakref.ref(root), path
@@ -81,6 +84,7 @@ class Repeats:
 
 
 def outermost(root: Any, blocks: Any) -> list[tuple[str, Any]]:
+    """The paths of these modules in the model, without those inside of others."""
     found: list[tuple[str, Any]] = []
 
     def search(path: str, module: Any) -> None:
@@ -100,6 +104,7 @@ def outermost(root: Any, blocks: Any) -> list[tuple[str, Any]]:
 
 
 def is_called(module: Any) -> bool:
+    """Whether a module has a forward function."""
     return type(module).forward is not torch.nn.Module.forward
 
 

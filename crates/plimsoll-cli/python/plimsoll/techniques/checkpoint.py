@@ -23,6 +23,8 @@ MARK = "_plimsoll_checkpoint"
 
 
 class Nothing:
+    """A context without an effect, around the first computation."""
+
     def __enter__(self) -> None:
         pass
 
@@ -31,6 +33,8 @@ class Nothing:
 
 
 class Checkpoint:
+    """Checkpoints the repeated blocks of each model."""
+
     name = "checkpoint"
     none = "the model has no repeated blocks"
     find = staticmethod(blocks.find)
@@ -67,6 +71,7 @@ class Checkpoint:
                 self.patch(type(module))
 
     def check(self, root: Any) -> None:
+        """Refuses a model whose calls cannot be changed."""
         why = context.wrapped_class(root)
         if why is None and any(getattr(it, "gradient_checkpointing", False) for it in root.modules()):
             why = "the program checkpoints its model itself"
@@ -102,6 +107,7 @@ class Checkpoint:
         return result
 
     def patch(self, kind: Any) -> None:
+        """Calls of this class's marked modules are checkpointed."""
         if kind in self.patched:
             return
         self.patched.add(kind)
@@ -132,9 +138,11 @@ class Checkpoint:
         return True
 
     def is_inside(self) -> bool:
+        """Whether a block is running in this thread."""
         return bool(getattr(self.running, "inside", False))
 
     def call(self, block: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls a block, whose activations are computed again in the backward pass."""
         if self.is_inside():
             return original(block, *args, **kwargs)
         if again.is_plain(block, self.draws) and are_plain(args, kwargs):
@@ -164,6 +172,7 @@ class Checkpoint:
         return result
 
     def inside(self, original: Callable[..., Any], block: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs a block's own forward function."""
         self.running.inside = True
         try:
             return original(block, *args, **kwargs)
@@ -186,6 +195,8 @@ class Checkpoint:
 
 
 class CheckpointNested(Checkpoint):
+    """The same for the repeated blocks inside of those blocks."""
+
     name = "checkpoint-nested"
     none = "the model has no repeated blocks inside of its blocks"
     find = staticmethod(blocks.nested)
@@ -209,6 +220,7 @@ def without_cache(root: Any, kwargs: dict[str, Any]) -> None:
 
 
 def supports(module: Any) -> Any:
+    """Whether a model of transformers can checkpoint its blocks."""
     return getattr(module, "supports_gradient_checkpointing", True)
 
 
@@ -229,7 +241,8 @@ def library_calls(root: Any, paths: list[str], name: str) -> Any:
     return list(dict.fromkeys(called))
 
 
-def is_under(path: str, other: Any) -> bool:
+def is_under(path: str, other: str) -> bool:
+    """Whether a module's path is the other one, or inside of it."""
     return not other or path == other or path.startswith(f"{other}.")
 
 

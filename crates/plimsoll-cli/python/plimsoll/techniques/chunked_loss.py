@@ -30,6 +30,8 @@ cross_entropy = F.cross_entropy
 
 
 class ChunkedLoss:
+    """The last linear layer and its loss, computed in chunks."""
+
     name = "chunked-loss"
 
     def __init__(self, value: Any) -> None:
@@ -80,6 +82,7 @@ class ChunkedLoss:
             context.refuse(self.name, why)
 
     def suits(self, input: Any, weight: Any, owner: Any = None) -> bool:
+        """Whether the result of a linear layer with this input and weight is worth it, and no other use of it is known."""
         if type(input) is not torch.Tensor or type(weight) not in (torch.Tensor, torch.nn.Parameter):
             return False
         if weight.dim() != 2 or weight.shape[0] < LEAST_CLASSES or input.dim() < 2 or torch.compiler.is_compiling():
@@ -121,6 +124,7 @@ def is_checkpointed() -> bool:
 
 
 def at(line: str | None) -> str:
+    """` at LINE`, or nothing."""
     return f" at {line}" if line else ""
 
 
@@ -139,6 +143,7 @@ def as_weight(other: Any) -> Any:
 
 
 def lazy(input: Any, weight: Any, bias: Any, owner: Any = None) -> Any:
+    """The layer's result, which is not computed yet."""
     kind = input.device.type
     compute = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
     return LazyLogits(
@@ -157,6 +162,7 @@ def used_otherwise(it: Any, name: str) -> None:
 
 
 def loss(name: str, *args: Any, **kwargs: Any) -> Any:
+    """The loss of lazy logits in chunks; NotImplemented where it has to be computed as usual."""
     bound = inspect.signature(inspect.unwrap(getattr(F, name))).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments

@@ -14,6 +14,8 @@ from .memory_budget import MemoryBudget, has_compiled, setting
 
 
 class Compile(MemoryBudget):
+    """torch.compile around each model."""
+
     name = "compile"
 
     def __init__(self, value: Any) -> None:

@@ -85,6 +85,7 @@ def program_line() -> str | None:
 
 
 def is_library(file: str) -> bool:
+    """Whether a file is of an installed package, the standard library, or ours."""
     import os
 
     places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))

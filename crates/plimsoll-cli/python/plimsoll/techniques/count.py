@@ -25,6 +25,8 @@ REDUCED = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
 class Count:
+    """The work of one step."""
+
     name = "count"
 
     def __init__(self, value: Any) -> None:
@@ -56,11 +58,14 @@ class Count:
                 module.register_forward_pre_hook(self.look)
 
     def look(self, module: Any, args: Any) -> None:
+        """Before a module's call: whether it is a block, because it is called again."""
         if self.phase == "root" and module.training and torch.is_grad_enabled() and self.repeats.is_again(module):
             self.mark(module, "root", f"block {self.blocks}")
             self.blocks += 1
 
     def mark(self, block: Any, outside: str, phase: str) -> None:
+        """What a block's call computes is of this phase."""
+
         def enter(module: Any, args: Any) -> None:
             """What is computed again in the backward pass is no forward pass."""
             if self.phase == outside and module.training and torch.is_grad_enabled():
@@ -95,6 +100,7 @@ class Count:
         self.work = {}
 
     def add(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Adds an operator to the work of this step."""
         packet = func._overloadpacket
         if packet.__name__ in FREE or getattr(func, "is_view", False):
             return
@@ -113,10 +119,13 @@ class Count:
 
 
 def flops(work: Any) -> int:
+    """The FLOPs of this work."""
     return sum(key[2] * number for key, number in work.items())
 
 
 class Mode(TorchDispatchMode):
+    """Counts each operator that runs."""
+
     def __init__(self, counted: Any) -> None:
         super().__init__()
         self.counted = counted
@@ -160,6 +169,7 @@ def rate(packet: Any, tensors: Any) -> str:
 
 
 def products() -> Any:
+    """PyTorch's formulas of FLOPs, also for products in place."""
     from torch.utils.flop_counter import flop_registry
 
     found = dict(flop_registry)

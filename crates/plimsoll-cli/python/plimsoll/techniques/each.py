@@ -11,10 +11,12 @@ def model(call: str, acted: list[str], of: list[str]) -> list[str]:
 
 
 def optimizer(call: str, kinds: list[str]) -> list[str]:
+    """The call for each of the program's optimizers, which are of these classes."""
     return several(call, "optimizer", kinds) if len(kinds) > 1 else [call]
 
 
 def several(call: str, variable: str, names: list[str]) -> list[str]:
+    """A line for each name, or a loop where there are many."""
     if len(names) <= MOST:
         return [f"{call}  # {variable}: {name}" for name in names]
     counts = {name: names.count(name) for name in names}

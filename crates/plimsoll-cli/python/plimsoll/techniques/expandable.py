@@ -6,6 +6,8 @@ from typing import Any
 
 
 class Expandable:
+    """Expandable segments of PyTorch's allocator."""
+
     name = "expandable"
 
     def __init__(self, value: Any) -> None:
@@ -31,6 +33,7 @@ class Expandable:
         )
 
     def variable(self) -> Any:
+        """The environment variable that this PyTorch reads."""
         import torch
 
         new = hasattr(torch._C, "_accelerator_setAllocatorSettings")

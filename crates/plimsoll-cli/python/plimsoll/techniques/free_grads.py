@@ -14,6 +14,8 @@ from . import context, observers
 
 
 class FreeGrads:
+    """Frees gradients that the optimizer has used."""
+
     name = "free-grads"
 
     def __init__(self, value: Any) -> None:

@@ -32,6 +32,8 @@ LAUNCH = "plimsoll run --devices N --with fsdp -- python train.py"
 
 
 class Fsdp:
+    """The model, sharded over ranks."""
+
     name = "fsdp"
 
     def __init__(self, value: Any) -> None:
@@ -115,6 +117,7 @@ class Fsdp:
         self.shard(root)
 
     def check(self, root: Any) -> None:
+        """Refuses a model or a program that cannot be sharded."""
         why = context.wrapped_class(root)
         if not self.world:
             launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
@@ -138,6 +141,7 @@ class Fsdp:
                 context.refuse(self.name, "the optimizer has states before the first call of the model")
 
     def shard(self, root: Any) -> None:
+        """Shards the blocks and the model, and what the optimizers have of them."""
         fully_shard = torch.distributed.fsdp.fully_shard
         for tensor in [*root.parameters(), *root.buffers()]:
             torch.distributed.broadcast(tensor.detach(), 0)
@@ -244,6 +248,7 @@ class Masks:
 
 
 def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is one of several ranks."""
     return isinstance(tensor, torch.distributed.tensor.DTensor)
 
 
@@ -257,6 +262,8 @@ def averages() -> bool:
 
 
 def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose result is whole."""
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         return whole(original(*args, **kwargs))
@@ -281,11 +288,13 @@ def whole(state: Any) -> Any:
 
 
 def whole_state(module: Any, state: Any, prefix: str, metadata: Any) -> None:
+    """A hook: the saved state of a model has whole tensors."""
     for name, value in state.items():
         state[name] = value.full_tensor() if is_sharded(value) else value
 
 
 def sharded_state(mesh: Any, module: Any, state: Any, prefix: str, *rest: Any) -> None:
+    """A hook: a state that is loaded is sharded first."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     own = dict(module.named_parameters(remove_duplicate=False))
@@ -296,6 +305,7 @@ def sharded_state(mesh: Any, module: Any, state: Any, prefix: str, *rest: Any) -
 
 
 def lines(root: Any, has_blocks: bool, world: int) -> list[str]:
+    """The code that does the same."""
     found = [path for path, _ in blocks.find(root)]
     each = [f"for block in {blocks.expression(root, found)}:", "    fully_shard(block)"] if has_blocks else []
     return [

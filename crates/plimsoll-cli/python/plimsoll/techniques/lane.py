@@ -65,9 +65,11 @@ class Lane:
         self.turn = 0  # the number of the backward pass
 
     def most_bytes(self) -> float:
+        """How many bytes may wait on the GPU."""
         return self.stays * max(self.before.bytes, self.saved_bytes)
 
     def add(self, tensor: Any) -> Moved:
+        """A tensor was saved. The oldest ones leave as far as too much waits."""
         moved = Moved(self, tensor, len(self.order), self.saved_bytes)
         self.order.append(weakref.ref(moved))
         self.saved_bytes += moved.bytes
@@ -134,11 +136,13 @@ class Moved:
             pinned[self.buffer.numel()].append((self.buffer, self.arrived or self.copied))
 
     def wait(self) -> None:
+        """It is on the GPU, and counts as waiting."""
         self.is_waiting = True
         self.lane.waiting += 1
         self.lane.waiting_bytes += self.bytes
 
     def wait_no_more(self) -> None:
+        """It has left, or is used."""
         if self.is_waiting:
             self.is_waiting = False
             self.lane.waiting -= 1
@@ -161,6 +165,7 @@ class Moved:
         self.copied = stream.record_event()
 
     def leave(self) -> None:
+        """Gives up its memory on the GPU once the copy has ended."""
         if self.host is None:
             self.copy_out()
         if self.copied is not None:
@@ -170,6 +175,7 @@ class Moved:
         self.wait_no_more()
 
     def is_changed(self) -> bool:
+        """Whether the program has changed it since it was saved."""
         return self.original is not None and self.original._version != self.version
 
     def storage(self) -> Any:
@@ -191,6 +197,7 @@ class Moved:
         return found
 
     def resident(self) -> Any:
+        """The storage on the device; None if it is not there."""
         if self.kept is not None or self.back is None:
             return self.kept
         return torch.UntypedStorage._new_with_weak_ptr(self.back.cdata)

@@ -16,6 +16,8 @@ linear = F.linear  # PyTorch's own, before the patch
 
 
 class LazyLogits(torch.Tensor):
+    """A tensor of logits that is computed only if something other than a loss uses it."""
+
     @staticmethod
     def __new__(cls, input: Any, weight: Any, bias: Any, dtype: Any, **more: Any) -> Any:
         size = (*input.shape[:-1], weight.shape[0])
@@ -40,6 +42,7 @@ class LazyLogits(torch.Tensor):
         self.computed = None
 
     def like(self, input: Any = None, dtype: Any = None, **changes: Any) -> LazyLogits:
+        """The same layer's result with some of its parts or options changed."""
         own, weight, bias = self.parts
         dtype = plain(lambda: self.dtype) if dtype is None else dtype
         return LazyLogits(own if input is None else input, weight, bias, dtype, **{**self.options, **changes})
@@ -95,6 +98,7 @@ class LazyLogits(torch.Tensor):
 
 
 def plain(call: Callable[[], Any]) -> Any:
+    """The result of a call on the tensor itself, past `__torch_function__`."""
     with torch._C.DisableTorchFunctionSubclass():
         return call()
 
@@ -118,6 +122,7 @@ METADATA = set(
 
 
 def view(lazy: LazyLogits, *sizes: Any) -> Any:
+    """`view` and `reshape`, where the last dimension stays."""
     size: Any = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     if isinstance(size, torch.dtype) or lazy.options["moved"] or not all(isinstance(it, int) for it in size):
         return NotImplemented
@@ -132,6 +137,7 @@ def view(lazy: LazyLogits, *sizes: Any) -> Any:
 
 
 def flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """`flatten`, where the last dimension stays."""
     dim = lazy.dim()
     start, end = start_dim % dim, end_dim % dim
     if lazy.options["moved"] or end >= dim - 1:
@@ -140,10 +146,12 @@ def flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 
 def same(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
+    """A function that changes nothing here."""
     return lazy.like()
 
 
 def to_float(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
+    """`float()`."""
     return lazy.like(dtype=torch.float32)
 
 
@@ -170,6 +178,7 @@ def to(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
 
 
 def index(lazy: LazyLogits, index: Any) -> Any:
+    """Indexing that keeps all classes."""
     if lazy.options["moved"]:
         return NotImplemented
     given = index if isinstance(index, tuple) else (index,)
@@ -193,6 +202,7 @@ def index(lazy: LazyLogits, index: Any) -> Any:
 
 
 def transpose(lazy: LazyLogits, one: Any, other: Any) -> Any:
+    """Classes to dimension 1, or back."""
     dim = lazy.dim()
     if dim != 3 or {one % dim, other % dim} != {1, 2}:
         return NotImplemented
@@ -200,6 +210,7 @@ def transpose(lazy: LazyLogits, one: Any, other: Any) -> Any:
 
 
 def permute(lazy: LazyLogits, *order: Any) -> Any:
+    """Classes to dimension 1."""
     order = tuple(order[0]) if len(order) == 1 and not isinstance(order[0], int) else order
     dim = lazy.dim()
     if lazy.options["moved"] or tuple(it % dim for it in order) != (0, dim - 1, *range(1, dim - 1)):
@@ -208,6 +219,7 @@ def permute(lazy: LazyLogits, *order: Any) -> Any:
 
 
 def detach(lazy: LazyLogits) -> Any:
+    """Without gradients."""
     input, weight, bias = lazy.parts
     return LazyLogits(
         input.detach(), weight.detach(), bias if bias is None else bias.detach(), lazy.dtype, **lazy.options
@@ -215,6 +227,7 @@ def detach(lazy: LazyLogits) -> Any:
 
 
 def log_softmax(lazy: LazyLogits, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None) -> Any:
+    """Over the classes."""
     classes = 1 if lazy.options["moved"] else lazy.dim() - 1
     if dim is None or lazy.options["logged"] or dim % lazy.dim() != classes:
         return NotImplemented
@@ -224,6 +237,7 @@ def log_softmax(lazy: LazyLogits, dim: int | None = None, _stacklevel: Any = 3, 
 
 
 def cat(tensors: Any, dim: int = 0) -> Any:
+    """Of rows of the same layer."""
     first = tensors[0]
     # Options with tensors compare by identity first, so the owner comes before the rest.
     same_layer: Callable[..., Any] = lambda it: (
@@ -237,6 +251,8 @@ def cat(tensors: Any, dim: int = 0) -> Any:
 
 
 def loss(name: str) -> Callable[..., Any]:
+    """A loss of this name, in chunks."""
+
     def handler(*args: Any, **kwargs: Any) -> Any:
         from . import chunked_loss
 

@@ -11,6 +11,8 @@ PERCENT = 50
 
 
 class MemoryBudget:
+    """The budget of the program's own torch.compile."""
+
     name = "memory-budget"
 
     def __init__(self, value: Any) -> None:
@@ -35,6 +37,7 @@ def has_compiled() -> bool:
 
 
 def setting(percent: int) -> list[str]:
+    """The code that sets this percentage."""
     return [
         "import torch._functorch.config  # before the model is compiled",
         f"torch._functorch.config.activation_memory_budget = {percent / 100:g}",

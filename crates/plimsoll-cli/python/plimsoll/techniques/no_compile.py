@@ -16,6 +16,8 @@ from . import context
 
 
 class NoCompile:
+    """torch.compile without an effect."""
+
     name = "no-compile"
 
     def __init__(self, value: Any) -> None:
@@ -31,6 +33,8 @@ class NoCompile:
         torch.compile, torch.nn.Module.compile = self.function(torch.compile), self.method(torch.nn.Module.compile)
 
     def function(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`torch.compile`, which returns the model as it is."""
+
         @functools.wraps(original)
         def compile(model: Any = None, **kwargs: Any) -> Any:
             """Also as a decorator with arguments."""
@@ -40,6 +44,8 @@ class NoCompile:
         return compile
 
     def method(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`Module.compile`, which does nothing."""
+
         @functools.wraps(original)
         def compile(module: Any, *args: Any, **kwargs: Any) -> None:
             self.count += 1

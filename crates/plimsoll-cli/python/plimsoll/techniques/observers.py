@@ -29,11 +29,13 @@ LOSSES = (
 
 
 def tell(what: str, *args: Any) -> None:
+    """Calls all listeners of this kind."""
     for listener in listeners[what]:
         listener(*args)
 
 
 def install(torch: Any) -> None:
+    """Patches what the program calls."""
     watch_optimizers(torch)
     watch_backward(torch)
     watch_clipping(torch)
@@ -41,6 +43,7 @@ def install(torch: Any) -> None:
 
 
 def watch_optimizers(torch: Any) -> None:
+    """Optimizers that are made, that step, and that clear gradients."""
     kind = torch.optim.Optimizer
     begin, zero, clear = kind.__init__, kind.zero_grad, torch.nn.Module.zero_grad
 
@@ -70,6 +73,7 @@ def watch_optimizers(torch: Any) -> None:
 
 
 def watch_backward(torch: Any) -> None:
+    """Backward passes."""
     backward = torch.autograd.backward
 
     @functools.wraps(backward)
@@ -83,6 +87,7 @@ def watch_backward(torch: Any) -> None:
 
 
 def watch_clipping(torch: Any) -> None:
+    """Functions that need all gradients, and scalers of losses."""
     place = torch.nn.utils
     for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"):
         original = getattr(place, name, None)
@@ -104,6 +109,8 @@ def watch_clipping(torch: Any) -> None:
 
 
 def watched(original: Callable[..., Any], what: str, *more: Any) -> Callable[..., Any]:
+    """The function, which tells the listeners before it runs."""
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if context.active:
@@ -114,6 +121,7 @@ def watched(original: Callable[..., Any], what: str, *more: Any) -> Callable[...
 
 
 def watch_losses(torch: Any) -> None:
+    """Loss functions."""
     place = torch.nn.functional
     for name in LOSSES:
         original = getattr(place, name, None)

@@ -29,6 +29,7 @@ class View:
         moved.views += 1
 
     def tensor(self) -> Any:
+        """The tensor, on the device."""
         return torch.empty(0, dtype=self.dtype, device=self.moved.device).set_(self.moved.storage(), *self.place)
 
 
@@ -39,12 +40,15 @@ class Kept:
         self.kept, self.version = tensor.detach(), tensor._version
 
     def tensor(self) -> Any:
+        """The tensor; raises if it was changed in place."""
         if self.kept._version != self.version:
             raise RuntimeError(lane.CHANGED)
         return self.kept
 
 
 class Offload:
+    """Saved tensors on the host."""
+
     name = "offload"
 
     def __init__(self, value: Any, least_bytes: Any = None) -> None:
@@ -121,6 +125,7 @@ class Offload:
 
 
 def stays(tensor: Any) -> Any:
+    """A saved tensor that stays on the device."""
     return tensor if tensor.is_leaf else Kept(tensor)
 
 

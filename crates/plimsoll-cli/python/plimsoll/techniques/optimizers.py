@@ -34,6 +34,7 @@ class Setting:
         self.change(optimizer, defaults)
 
     def change(self, optimizer: Any, options: dict[str, Any]) -> None:
+        """Sets the options in these, if they have them."""
         if self.suits(options):
             options.update(self.options)
             self.set += 1
@@ -56,6 +57,8 @@ class Setting:
 
 
 class NoForeach(Setting):
+    """Optimizers without `foreach`."""
+
     name, options = "no-foreach", {"foreach": False}
 
     def suits(self, options: dict[str, Any]) -> bool:
@@ -64,6 +67,8 @@ class NoForeach(Setting):
 
 
 class Fused(Setting):
+    """Fused optimizers."""
+
     name, options = "fused", {"fused": True, "foreach": False}
 
     def suits(self, options: dict[str, Any]) -> bool:

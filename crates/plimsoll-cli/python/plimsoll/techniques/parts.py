@@ -45,6 +45,7 @@ class Parts:
             begin += size
 
     def is_cut(self, leaf: Any) -> bool:
+        """Whether a tensor is cut along its first dimension."""
         return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.size(0) == self.batch
 
     def together(self, results: Any, weights: Any, join: Callable[..., Any]) -> Any:
@@ -57,6 +58,7 @@ class Parts:
         return tree_unflatten([self.one(column, weights, join) for column in columns], structure)
 
     def one(self, values: Any, weights: Any, join: Callable[..., Any]) -> Any:
+        """One value of the whole batch's result, from those of its parts."""
         value = values[0]
         if not isinstance(value, torch.Tensor):
             if value is None or isinstance(value, (bool, int, float, str)):
@@ -79,6 +81,7 @@ class Buffers:
         self.before: list[tuple[str, Any, int]] | None = again.versions(root)
 
     def check(self) -> None:
+        """After the first part: refuses a model that has changed a buffer."""
         if self.before is not None:
             changed = again.changed_since(self.root, self.before)
             if changed is not None:
@@ -103,6 +106,7 @@ class Reduction:
         observers.listeners["loss"].remove(self.on_loss)
 
     def on_loss(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A loss function was called inside the model."""
         import inspect
 
         bound = inspect.signature(function).bind(*args, **kwargs)
@@ -146,6 +150,7 @@ def joined(values: Any, weights: Any) -> Any:
 
 
 def check(name: str, root: Any) -> None:
+    """Refuses a model whose parts of a batch depend on each other."""
     why = context.wrapped_class(root)
     if why is None and context.is_sharded(root):
         why = "FSDP2 shards the model"
@@ -177,5 +182,6 @@ def idle(batch: int | None) -> str:
 
 
 def has_loss(result: Any) -> bool:
+    """Whether the result contains a loss."""
     leaves, _ = tree_flatten(result)
     return any(isinstance(it, torch.Tensor) and it.dim() == 0 and it.requires_grad for it in leaves)

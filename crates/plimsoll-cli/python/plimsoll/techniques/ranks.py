@@ -17,6 +17,7 @@ NAMES = (
 
 
 def are_own() -> bool:
+    """Whether `run --devices` started this rank."""
     return bool(os.environ.get(OWN)) and ("RANK" in os.environ or HIDDEN + "RANK" in os.environ)
 
 
@@ -32,6 +33,7 @@ def hide() -> None:
 
 
 def number(name: str) -> int:
+    """A number of torchrun's, which the program does not see."""
     return int(os.environ[HIDDEN + name])
 
 

@@ -21,6 +21,7 @@ TRANSPARENT = ("DistributedDataParallel",)
 
 
 def install(torch: Any) -> None:
+    """Patches the call of modules."""
     original = torch.nn.Module.__call__
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -42,6 +43,7 @@ def is_inside() -> bool:
 
 
 def begins(torch: Any, module: Any) -> bool:
+    """Whether this call of a module is an outermost one of a training step."""
     if not torch.is_grad_enabled() or not module.training or torch.compiler.is_compiling():
         return False
     if torch._C._current_graph_task_id() != -1:
@@ -52,6 +54,7 @@ def begins(torch: Any, module: Any) -> bool:
 
 
 def call(root: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Calls a root, with the techniques around it."""
     if root not in seen:
         seen.add(root)
         kinds.append(type(root).__name__)
@@ -69,4 +72,5 @@ def call(root: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs:
 
 
 def wrapped(around: Any, root: Any, following: Callable[..., Any]) -> Any:
+    """The call, with one technique around it."""
     return lambda *args, **kwargs: around(root, following, args, kwargs)

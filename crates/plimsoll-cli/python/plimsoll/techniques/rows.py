@@ -19,6 +19,7 @@ class Rows:
         self.begin = sum(sizes[:rank])
 
     def own(self, tensor: Any) -> Any:
+        """The rows of this rank."""
         return tensor.narrow(0, self.begin, self.sizes[self.rank])
 
     def all(self, tensor: Any) -> Any:
@@ -39,6 +40,8 @@ class Rows:
 
 
 class Own(torch.autograd.Function):
+    """From the whole batch to the rows of this rank."""
+
     @staticmethod
     def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:
         ctx.rows = rows
@@ -50,6 +53,8 @@ class Own(torch.autograd.Function):
 
 
 class All(torch.autograd.Function):
+    """From the rows of this rank to those of all."""
+
     @staticmethod
     def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:
         ctx.rows = rows
@@ -90,6 +95,7 @@ class Lazy(torch.Tensor):
         self.tensor, self.rows, self.whole = tensor, rows, None
 
     def compute(self) -> Any:
+        """The rows of all ranks."""
         if self.whole is None:
             self.whole = All.apply(self.tensor, self.rows)
             self.tensor = None

@@ -17,6 +17,8 @@ from . import checkpoint as recomputing
 
 
 class Split:
+    """The batch, in parts inside of the model."""
+
     name = "split"
 
     def __init__(self, value: Any) -> None:
@@ -55,6 +57,7 @@ class Split:
 
 
 def computed_again(root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of one part, whose activations are computed again."""
     leaves, structure = tree_flatten((args, kwargs))
 
     def run(*leaves: Any) -> Any:

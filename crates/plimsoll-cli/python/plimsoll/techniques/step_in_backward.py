@@ -17,6 +17,8 @@ SEPARATE = "Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rpro
 
 
 class StepInBackward:
+    """Updates inside of the backward pass."""
+
     name = "step-in-backward"
 
     def __init__(self, value: Any) -> None:
@@ -45,6 +47,7 @@ class StepInBackward:
             kind.__init__ = __init__
 
     def refuse(self, reason: str) -> None:
+        """Ends the program."""
         context.refuse(self.name, reason)
 
     def first(self, root: Any) -> None:
@@ -59,11 +62,13 @@ class StepInBackward:
             self.take(optimizer)
 
     def check(self, optimizer: Any) -> None:
+        """Refuses an optimizer whose parameters may depend on each other."""
         name = type(optimizer).__name__
         if type(optimizer).__module__.split(".")[:2] != ["torch", "optim"] or name not in SEPARATE:
             self.refuse(f"it is not known whether {name} updates parameters independently")
 
     def take(self, optimizer: Any) -> None:
+        """Updates the parameters of this optimizer from here on; its own step does nothing."""
         for nth, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in self.known:
@@ -85,6 +90,7 @@ class StepInBackward:
         optimizer.__dict__["_plimsoll_done"] = True
 
     def update(self, parameter: Any) -> None:
+        """Updates a parameter whose gradient is complete."""
         optimizer, nth = self.known[id(parameter)]
         if id(parameter) in self.used:
             self.refuse("a parameter gets several gradients before the optimizer's step (accumulation)")
