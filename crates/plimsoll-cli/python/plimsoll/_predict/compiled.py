@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
+
+from .. import protocol
 
 
 def compiles() -> bool:
@@ -11,15 +14,18 @@ def compiles() -> bool:
     return bool(counters and counters["stats"]["unique_graphs"])
 
 
-def compile_caches() -> dict[str, bool]:
+def compile_caches() -> protocol.CompileCaches:
     """Which results torch.compile caches: AOTAutograd's and Inductor's graphs, all of them, and the timings of kernels."""
     config, functorch = (sys.modules.get(f"torch.{name}.config") for name in ("_inductor", "_functorch"))
     if config is None or functorch is None or getattr(config, "force_disable_caches", False):
-        return dict(autograd=False, graphs=False, timings=False)
+        return protocol.CompileCaches(autograd=False, graphs=False, timings=False)
     counters = sys.modules["torch._dynamo.utils"].counters
-    caches = (
-        ("autograd", functorch, "enable_autograd_cache", counters["aot_autograd"]["autograd_cache_bypass"]),
-        ("graphs", config, "fx_graph_cache", counters["inductor"]["fxgraph_cache_bypass"]),
-        ("timings", config, "autotune_local_cache", 0),
+
+    def caches(place: Any, option: str, bypassed: int) -> bool:
+        return bool(getattr(place, option, True)) and not bypassed
+
+    return protocol.CompileCaches(
+        autograd=caches(functorch, "enable_autograd_cache", counters["aot_autograd"]["autograd_cache_bypass"]),
+        graphs=caches(config, "fx_graph_cache", counters["inductor"]["fxgraph_cache_bypass"]),
+        timings=caches(config, "autotune_local_cache", 0),
     )
-    return {name: bool(getattr(where, option, True)) and not bypassed for name, where, option, bypassed in caches}

@@ -5,8 +5,8 @@ from __future__ import annotations
 import linecache
 import re
 import traceback
-from typing import Any
 
+from .. import protocol
 from .._inject.sitecustomize import FROZEN
 from .source import is_library
 
@@ -18,7 +18,7 @@ READS = (
 NEAR = 10
 
 
-def described(failure: BaseException) -> dict[str, Any]:
+def described(failure: BaseException, technique: str | None = None) -> protocol.Thrown:
     """The exception, the innermost line outside packages, and whether a value is read shortly before it."""
     frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(failure.__traceback__)]
     frames = [it for it in frames if not it[0].co_filename.startswith(FROZEN)]  # our own hooks
@@ -28,10 +28,11 @@ def described(failure: BaseException) -> dict[str, Any]:
         lines = linecache.getlines(code.co_filename)[max(code.co_firstlineno - 1, line - NEAR) : line]
         reads = reads or (not is_library(code.co_filename) and any(re.search(READS, text) for text in lines))
     last = own[-1] if own else None
-    return dict(
+    return protocol.Thrown(
         kind=type(failure).__name__,
         text=str(failure)[:2000],
         file=last and last[0].co_filename,
         line=last and last[1],
         reads=reads,
+        technique=technique,
     )

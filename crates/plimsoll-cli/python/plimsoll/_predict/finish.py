@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from .. import protocol
 from . import loops
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ IDLE = 5  # stop after this many further steps without new code in between
 class Finish:
     """What happens after the requested steps: which loaders end early, and when to stop."""
 
-    def __init__(self, torch: Any, is_library: Callable[..., Any]) -> None:
+    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
         self.torch, self.is_library = torch, is_library
         self.begun = time.monotonic()
         self.finishing = 0.0  # the time at which the steps were done
@@ -172,7 +173,7 @@ class Finish:
         least = [min(self.levels[at : at + size]) for at in range(len(self.levels) - 8 * size, len(self.levels), size)]
         return all(after > before for before, after in zip(least[3:], least[4:])) and least[-1] - least[3] >= 16 << 20
 
-    def unseen(self) -> list[dict[str, Any]]:
+    def unseen(self) -> list[protocol.Place]:
         """The program's lines that evaluate and were not reached."""
         found = []
         for file in sorted(self.files):
@@ -185,7 +186,9 @@ class Finish:
                     lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
                     if not node.args and not any((file, line) in self.called for line in lines):
                         found.append(
-                            dict(file=file, line=node.lineno, text=linecache.getline(file, node.lineno).strip())
+                            protocol.Place(
+                                file=file, line=node.lineno, text=linecache.getline(file, node.lineno).strip()
+                            )
                         )
         return found[:20]
 

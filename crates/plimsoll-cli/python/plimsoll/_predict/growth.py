@@ -12,6 +12,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from .. import protocol
+
 LEAST = 16 << 10  # bytes a step, below which growth does not matter
 ROWS = 6  # growing steps in a row that are growth
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
@@ -32,7 +34,7 @@ def is_steady(levels: list[int], rows: int) -> bool:
 class Growth:
     """The allocated bytes at the end of each step, and the number of steps of the whole program."""
 
-    def __init__(self, torch: Any, is_library: Callable[..., Any]) -> None:
+    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
         self.torch, self.is_library = torch, is_library
         self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
         self.total: int | None = None  # steps of the whole program; None: unknown
@@ -47,7 +49,7 @@ class Growth:
         rows = (it for it in self.levels.values() if is_steady(it, 1) and it[-1] - it[-2] >= LEAST)
         return any(is_steady(it, min(ROWS, len(it) - 1)) and len(it) <= ROWS for it in rows)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[protocol.GrowingSteps]:
         """Rows for the report: the devices whose memory grows, and by how much a step."""
         found = []
         for device, levels in self.levels.items():
@@ -57,7 +59,7 @@ class Growth:
             steps = [after - before for before, after in zip(last, last[1:])]
             each = sorted(steps)[len(steps) // 2]  # a block may take the rest of a larger one with it
             if each >= LEAST:
-                found.append(dict(device=device, bytes=each, steps=len(levels), total=self.total))
+                found.append(protocol.GrowingSteps(device=device, bytes=each, steps=len(levels), total=self.total))
         return found
 
     def look(self, frame: FrameType, steps: int, given: int) -> None:

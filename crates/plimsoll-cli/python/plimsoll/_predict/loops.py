@@ -14,7 +14,12 @@ import time
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .. import protocol
+
+if TYPE_CHECKING:
+    from .finish import Finish
 
 FIRST = 7  # batches before the last one
 STEADY = 4  # of them, the latest: growth is measured over these
@@ -31,7 +36,7 @@ def allocated(torch: Any, device: int) -> int:
 class Loop:
     """One loop over a DataLoader. `following` is the loader's own next batch."""
 
-    def __init__(self, finish: Any, iterator: Any, loader: Any, following: Callable[..., Any]) -> None:
+    def __init__(self, finish: Finish, iterator: Any, loader: Any, following: Callable[..., Any]) -> None:
         self.finish, self.following = finish, following
         self.iterator: Any = weakref.ref(iterator)  # its end is the end of worker processes
         try:
@@ -152,16 +157,27 @@ class Loop:
             pass
         iterator._sampler_iter = iter(() if last is None else (last,))
 
-    def row(self) -> dict[str, Any] | None:
+    def row(self) -> protocol.CutLoop | None:
         """For the report."""
         if not self.is_decided or self.given == self.made and not self.is_cut:
             return None
         left = 0 if self.total is None or not self.is_cut else max(self.total - self.given, 0)
         file, line = self.place or (None, None)
         grows = [
-            dict(device=device, bytes=int(it), first_bytes=self.levels[0][device], last_bytes=self.levels[-1][device])
+            protocol.GrowingBatches(
+                device=device, bytes=int(it), first_bytes=self.levels[0][device], last_bytes=self.levels[-1][device]
+            )
             for device, it in self.each.items()
             if it > 0
         ]
-        rows = dict(file=file, line=line, given=self.given, made=self.made, total=self.total, left=left)
-        return dict(rows, grows=grows if self.is_cut else [], is_cut=self.is_cut, ended_us=int(self.ended * 1e6))
+        return protocol.CutLoop(
+            file=file,
+            line=line,
+            given=self.given,
+            made=self.made,
+            total=self.total,
+            left=left,
+            grows=grows if self.is_cut else [],
+            is_cut=self.is_cut,
+            ended_us=int(self.ended * 1e6),
+        )

@@ -16,11 +16,15 @@ import sys
 import threading
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from .. import protocol
 from .._inject.sitecustomize import FROZEN
 from . import dataflow
 from .source import Sink, is_library
+
+if TYPE_CHECKING:
+    Line = tuple[str, int, str]  # a file, the number, and the function
 
 FRAMES = 4  # the innermost ones, which identify a site
 MOST = 500  # sites in the report
@@ -51,7 +55,9 @@ OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
 class Site:
     """A line that reads, from one call stack: what its value is used for, and what it gets instead."""
 
-    def __init__(self, number: int, place: Any, via: Any, operator: Any, fate: Any, sinks: Any) -> None:
+    def __init__(
+        self, number: int, place: Line | None, via: Line | None, operator: str | None, fate: str, sinks: list[Sink]
+    ) -> None:
         self.number, self.place, self.via, self.operator = number, place, via, operator
         self.fate, self.sinks, self.count, self.even = fate, sinks, 0, False
         self.value: Any = None
@@ -62,23 +68,24 @@ class Site:
         """Whether its value is more than one in place of zero."""
         return bool(self.matched) or self.value == "max"
 
-    def row(self) -> dict[str, Any]:
+    def row(self) -> protocol.Read:
         """The site as a row of the report."""
         file, line, function = self.place or (None, None, None)
-        return dict(
+        return protocol.Read(
             file=file,
             line=line,
             function=function,
             text=line_of(self.place),
-            via=self.via and dict(file=self.via[0], line=self.via[1], text=line_of(self.via)),
+            via=self.via and protocol.Place(file=self.via[0], line=self.via[1], text=line_of(self.via)),
             operator=self.operator,
             fate=self.fate,
             sinks=[
-                dict(kind=it.kind, file=it.file, line=it.line, text=line_of((it.file, it.line))) for it in self.sinks
+                protocol.Sink(kind=it.kind, file=it.file, line=it.line, text=line_of((it.file, it.line)))
+                for it in self.sinks
             ],
             count=self.count,
             assumed=self.value if self.is_used else None,
-            generates=bool(self.via) and GENERATION in self.via[0],
+            generates=self.via is not None and GENERATION in self.via[0],
             even=self.even,
         )
 
@@ -93,7 +100,7 @@ def line_of(place: tuple[Any, ...] | None) -> str:
 class Reads:
     """All reads of this process. `assumed` are the values of `--assume`: file, line, value."""
 
-    def __init__(self, assumed: Any) -> None:
+    def __init__(self, assumed: list[tuple[str, int, Any]]) -> None:
         self.assumed = assumed  # [(file, line, value)]
         self.sites: dict[tuple[Any, ...], Site] = {}
         self.codes: list[CodeType] = []  # keeps the code objects, because sites identify them by address
@@ -267,7 +274,7 @@ class Reads:
 
     def problem(self, site: Site, text: str) -> None:
         """Notes that a value of `--assume` could not be applied."""
-        file, line, _ = site.place or site.via
+        file, line, _ = site.place or site.via or ("", 0, "")
         text = f"--assume {os.path.basename(file)}:{line}: {text}"
         if text not in self.problems:
             self.problems.append(text)
@@ -281,13 +288,14 @@ class Reads:
             if (file, line) not in used
         ]
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[protocol.Read]:
         """Sites with the same line and different call stacks share a row."""
-        rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+        rows: dict[tuple[Any, ...], protocol.Read] = {}
         for site in list(self.sites.values()):
             row = site.row()
-            via = row["via"] or {}
-            key = row["file"], row["line"], via.get("file"), via.get("line"), row["operator"], row["fate"]
+            via = row["via"]
+            place = (via["file"], via["line"]) if via else (None, None)
+            key = row["file"], row["line"], *place, row["operator"], row["fate"]
             if key in rows:
                 rows[key]["count"] += row["count"]
                 rows[key]["even"] = rows[key]["even"] or row["even"]

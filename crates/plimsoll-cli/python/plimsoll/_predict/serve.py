@@ -23,12 +23,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from .. import protocol
 from . import patches, settings, view
 from .questions import Questions
+from .watch import STOP, Watch
 
-EXPIRED = "expired"  # the status of a child that was killed because it took too long
 ASKED = "asked"  # in the folder of a stand-in of whose devices' size the program asked
-UNABLE = "unable"  # that of a request that a child cannot fulfil
 MOST = 4  # children at once
 WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead: most of the batches would not be used
 
@@ -36,7 +36,7 @@ WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead:
 class Child:
     """A fork that fulfils one request."""
 
-    def __init__(self, number: int, request: Any, is_beside: bool) -> None:
+    def __init__(self, number: int, request: protocol.Request, is_beside: bool) -> None:
         self.number, self.limit_s, self.is_alone = number, request["limit_s"], request["alone"]
         self.is_last, self.view = bool(request["memory_bytes"]), request["view"]
         self.begun, self.is_beside = time.monotonic(), is_beside
@@ -46,7 +46,7 @@ class Child:
 class Serve:
     """The process that waits at its first use of CUDA, and forks for each request."""
 
-    def __init__(self, torch: Any, watch: Any, folder: str) -> None:
+    def __init__(self, torch: Any, watch: Watch, folder: str) -> None:
         self.torch, self.watch, self.folder = torch, watch, folder
         self.pid, self.is_deferred = os.getpid(), False
         self.library = ctypes.PyDLL(None)
@@ -110,7 +110,7 @@ class Serve:
         if pid == 0:
             try:
                 settings.FOLDER = os.environ["PLIMSOLL_STANDIN_NOTICES"] = own
-                self.take_device(dict(memory_bytes=0, shared=own))
+                self.take_device(0, own)
                 with open(writer, "wb") as file:
                     file.write(question())
             finally:
@@ -141,20 +141,20 @@ class Serve:
             importlib.import_module("torch._dynamo")
         number, most = 0, min(len(os.sched_getaffinity(0)), MOST)
         children: list[Child] = []
-        while os.path.isdir(self.folder) and not self.has("end"):
+        while os.path.isdir(self.folder) and not self.has(protocol.END):
             children = [it for it in children if not self.is_done(it)]
             path = os.path.join(self.folder, f"{number}.json")
             if len(children) >= most or any(it.is_alone for it in children) or not os.path.exists(path):
                 time.sleep(0.005)
                 continue
             with open(path) as file:
-                request = json.load(file)
-            if not request["memory_bytes"] and self.has("late"):
+                request: protocol.Request = json.load(file)
+            if not request["memory_bytes"] and self.has(protocol.LATE):
                 number += 1
             elif children and request["alone"]:
                 time.sleep(0.005)
             elif request["memory_bytes"] and self.was_asked_for_memory():
-                self.answer(number, UNABLE, False)
+                self.answer(number, protocol.UNABLE, False)
                 number += 1
             else:
                 child = Child(number, request, bool(children))
@@ -169,7 +169,7 @@ class Serve:
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
         # A parent may wait for an answer of this process, which does not come.
-        open(settings.STOP, "w").close()
+        open(STOP, "w").close()
         self.watch.state = "stopped"
         self.watch.leave(0)
 
@@ -182,15 +182,15 @@ class Serve:
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
             ended: int | str = os.waitstatus_to_exitcode(status)
-        elif time.monotonic() - child.begun > child.limit_s or (self.has("late") and not child.is_last):
+        elif time.monotonic() - child.begun > child.limit_s or (self.has(protocol.LATE) and not child.is_last):
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
-            ended = EXPIRED
+            ended = protocol.EXPIRED
         else:
             return False
         # Where the user ends the search, the children end as well: that says nothing about their sets.
         shutil.rmtree(child.view, ignore_errors=True)  # of an overlay it is empty: the files went with the child
-        if not os.path.exists(settings.STOP):
+        if not os.path.exists(STOP):
             self.answer(child.number, ended, child.is_beside)
         return True
 
@@ -198,7 +198,7 @@ class Serve:
         """Answers a request: the exit status, and whether another child ran beside it."""
         done = os.path.join(self.folder, f"{number}.done")
         with open(f"{done}.unfinished", "w") as file:
-            json.dump(dict(status=status, beside=is_beside), file)
+            json.dump(protocol.Done(status=status, beside=is_beside), file)
         os.replace(f"{done}.unfinished", done)
 
     def was_asked_for_memory(self) -> bool:
@@ -221,13 +221,13 @@ class Serve:
         sys.setswitchinterval(interval)
         return child
 
-    def begin(self, request: dict[str, Any]) -> None:
+    def begin(self, request: protocol.Request) -> None:
         """In the child: the program goes on with this set."""
         settings.FOLDER = request["reports"]
         settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
         view.fork(request["view"])
-        self.take_device(request)
+        self.take_device(request["memory_bytes"] or 0, request["shared"])
         self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.
         if not request["shows"]:
             nothing = os.open(os.devnull, os.O_WRONLY)
@@ -262,15 +262,14 @@ class Serve:
 
         kind.__init__ = __init__
 
-    def take_device(self, request: dict[str, Any]) -> None:
+    def take_device(self, memory_bytes: int, shared: str) -> None:
         """Its device is no other child's, and may have another size."""
-        size = request["memory_bytes"] or 0
-        os.environ["PLIMSOLL_STANDIN_SHARED"] = request["shared"]
-        if size:
-            os.environ["PLIMSOLL_STANDIN_MEMORY"] = str(size)
+        os.environ["PLIMSOLL_STANDIN_SHARED"] = shared
+        if memory_bytes:
+            os.environ["PLIMSOLL_STANDIN_MEMORY"] = str(memory_bytes)
         take = ctypes.CDLL(None).plimsoll_standin_take
         take.argtypes, take.restype = (ctypes.c_uint64, ctypes.c_char_p), None
-        take(size, os.fsencode(request["shared"]))
+        take(memory_bytes, os.fsencode(shared))
 
     def has_group(self) -> bool:
         """A process group's threads, which free what it has sent and which its end waits for, would not be in a child."""

@@ -12,7 +12,6 @@ FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER") or ""  # for the reports
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
 SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to go on until the reserved bytes no longer grow
 STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
-STOP = os.path.join(FOLDER, "stop")  # exit once this file exists
 BEYOND = int(os.environ.get("PLIMSOLL_PREDICT_BEYOND") or 0)  # bytes that the device has beyond what it reports
 AFTER = int(os.environ.get("PLIMSOLL_PREDICT_AFTER") or 0)  # after this many failed requests of a process
 ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks

@@ -18,7 +18,7 @@ from .names import READERS
 class Sink:
     """A line where a value decides something; `kind` is `size` or `branch`."""
 
-    def __init__(self, kind: Any, file: str, line: int) -> None:
+    def __init__(self, kind: str, file: str, line: int) -> None:
         self.kind, self.file, self.line = kind, file, line
 
 
@@ -27,7 +27,7 @@ class Source:
 
     known: ClassVar[dict[str, Source | None]] = {}
 
-    def __init__(self, tree: Any, file: str) -> None:
+    def __init__(self, tree: ast.Module, file: str) -> None:
         self.tree, self.file, self.parents = tree, file, {}
         for node in ast.walk(tree):
             for child in ast.iter_child_nodes(node):

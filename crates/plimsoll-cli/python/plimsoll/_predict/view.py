@@ -10,6 +10,7 @@ import os
 import subprocess
 from typing import Any
 
+from .. import protocol
 from . import settings
 
 NEWNS, NEWUSER = 0x20000, 0x10000000
@@ -40,7 +41,7 @@ class Forked:
 
     def __init__(self, file: str, folder: str) -> None:
         with open(file) as text:
-            self.view = json.load(text)
+            self.view: protocol.View = json.load(text)
         self.library = ctypes.CDLL(None, use_errno=True)
         here = os.getcwd()
         self.unshare()
@@ -80,7 +81,7 @@ class Forked:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(text)
 
-    def opened(self, number: int, cover: dict[str, str], folder: str) -> tuple[str, str]:
+    def opened(self, number: int, cover: protocol.Cover, folder: str) -> tuple[str, str]:
         """What the program wrote before the fork lies between the disk and what it writes now."""
         made = [os.path.join(folder, str(number), name) for name in ("upper", "work")]
         for it in made:

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
+from .. import protocol
+
 
 class Warnings:
     """What this process uses whose memory depends on values: L-BFGS, and the number of CUDA graphs."""
 
-    def __init__(self, torch: Any, is_library: Callable[..., Any]) -> None:
+    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
         self.torch, self.is_library = torch, is_library
         self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = (
             weakref.WeakKeyDictionary()
@@ -36,18 +38,18 @@ class Warnings:
                 frame = frame.f_back
             self.optimizers[optimizer] = frame and (frame.f_code.co_filename, frame.f_lineno)
 
-    def rows(self) -> list[dict[str, Any]]:
+    def rows(self) -> list[protocol.Warning]:
         """Rows for the report."""
-        found = []
+        found: list[protocol.Warning] = []
         for optimizer, place in list(self.optimizers.items()):
             try:
-                found += [dict(row, place=place) for row in history(optimizer)]
+                found += [protocol.Warning(place=place, what=what, bytes=size) for what, size in history(optimizer)]
             except Exception as why:
                 print(f"plimsoll: cannot see the history of L-BFGS: {why!r}", file=sys.stderr)
         return found
 
 
-def history(optimizer: Any) -> Iterator[dict[str, Any]]:
+def history(optimizer: Any) -> Iterator[tuple[str, int]]:
     """L-BFGS keeps two vectors for each of its latest iterations; how many iterations a step makes, values decide."""
     for group in optimizer.param_groups:
         size = sum(it.numel() * it.element_size() for it in group["params"] if it.is_cuda)
@@ -56,4 +58,4 @@ def history(optimizer: Any) -> Iterator[dict[str, Any]]:
         most = group["history_size"]
         if size and kept < most:
             what = f"the history of L-BFGS: here {kept} of {most} pairs of vectors are kept"
-            yield dict(what=what, bytes=2 * size * (most - kept))
+            yield what, 2 * size * (most - kept)

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any, NoReturn
 
+from .. import protocol
 from . import compiled, patches, settings, sparse
 from . import device as standin
 from .failure import described
@@ -29,6 +30,9 @@ from .shadows import Known
 from .source import is_library
 from .warnings import Warnings
 
+STOP = os.path.join(
+    settings.FOLDER, protocol.STOP
+)  # exit once this file exists; also in forks, whose folder is another
 PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
 QUIET = 6  # reserved bytes that did not grow for this many steps have settled
 LATEST = 60  # steps after which nobody waits for that
@@ -101,13 +105,13 @@ class Watch:
         self.passes: dict[tuple[CodeType, int], int] = {}  # backward passes by line, while there is no optimizer
         self.counted = 0  # steps
         self.outside: int | None = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
-        self.after_error: dict[str, Any] | None = None  # the exception that ended the code after the steps
+        self.after_error: protocol.Thrown | None = None  # the exception that ended the code after the steps
         self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # by device: bytes, and the step
         self.peaks_of_steps: dict[tuple[int, str], tuple[int, int]] = {}  # the same, where code runs after the steps
         # By device: how often the allocator gave cached memory back because memory was short.
         self.retries: dict[int, int] = {}
-        self.error: dict[str, Any] | None = None
-        self.refusal: dict[str, str] | None = None  # the technique that cannot be applied, and why
+        self.error: protocol.Thrown | None = None
+        self.refusal: protocol.Refusal | None = None  # the technique that cannot be applied, and why
 
     def apply(self, torch: Any, wanted: str) -> None:
         """Techniques of `--with`."""
@@ -119,12 +123,12 @@ class Watch:
 
     def refused(self, name: str, reason: str) -> None:
         """Ends the process: a technique cannot be applied."""
-        self.refusal = dict(technique=name, reason=reason)
+        self.refusal = protocol.Refusal(technique=name, reason=reason)
         self.stop("refused", 0)
 
     def failed(self, name: str, failure: BaseException) -> None:
         """Ends the process: a technique raised an exception."""
-        self.error = dict(described(failure), technique=name)
+        self.error = described(failure, name)
         self.stop("failed", 1)
 
     @contextlib.contextmanager
@@ -146,11 +150,11 @@ class Watch:
         if self.allocator != "native":
             # Only the native allocator records its blocks.
             self.listen()
-            self.mark("started")
+            self.mark(protocol.STARTED)
             return self.report()
         if not settings.RECORDS:
             self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
-            self.mark("started")
+            self.mark(protocol.STARTED)
             return self.report()
         memory = self.torch.cuda.memory
         options = dict(enabled="all", context="alloc", stacks="all", max_entries=ENTRIES)
@@ -160,7 +164,7 @@ class Watch:
             memory._record_memory_history(**options)
         self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
         self.listen()
-        self.mark("started")
+        self.mark(protocol.STARTED)
         self.report()
 
     def watch_optimizers(self) -> None:
@@ -269,7 +273,7 @@ class Watch:
         """That thread: ends the process when the stop file exists, or the time for the code after the steps is up."""
         import time
 
-        while not os.path.exists(settings.STOP):
+        while not os.path.exists(STOP):
             time.sleep(0.1)
             if os.getpid() != pid or not os.path.isdir(settings.FOLDER):
                 return
@@ -279,7 +283,7 @@ class Watch:
                     return self.stop("stopped", 0)
         # A process that only started others, as torchrun does, waits for their reports.
         until = time.time() + 10
-        while not self.started and self.marks("done") < self.marks("started") and time.time() < until:
+        while not self.started and self.marks(protocol.DONE) < self.marks(protocol.STARTED) and time.time() < until:
             time.sleep(0.02)
         self.stop("expired", 124)
 
@@ -340,7 +344,7 @@ class Watch:
         # The ranks of this machine; those of other machines do not write to this folder.
         world = 1 if settings.ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1
         until = time.time() + 10
-        while self.marks("done") < world and world > 1 and time.time() < until:
+        while self.marks(protocol.DONE) < world and world > 1 and time.time() < until:
             time.sleep(0.02)
 
     def finish(self, dump: bool) -> None:
@@ -351,7 +355,7 @@ class Watch:
                 self.dump()
             self.report()
             if self.started:
-                self.mark("done")
+                self.mark(protocol.DONE)
         except Exception as why:
             print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
 
@@ -405,7 +409,7 @@ class Watch:
             of_steps = [self.peaks_of_steps.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
             allocated, reserved = peaks
             devices.append(
-                dict(
+                protocol.Peaks(
                     device=device,
                     gpu=self.gpu(device),
                     allocated_bytes=allocated[0],
@@ -415,7 +419,8 @@ class Watch:
                     grows_by=max(later[0] / max(steps[0], 1) - 1 for later, steps in zip(peaks, of_steps)),
                 )
             )
-        fields = dict(
+        fields = protocol.Report(
+            protocol=protocol.VERSION,
             pid=self.pid,
             rank=number("RANK"),
             alone=settings.ALONE,

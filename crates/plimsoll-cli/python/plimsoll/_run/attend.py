@@ -11,6 +11,7 @@ import sys
 from contextlib import AbstractContextManager
 from typing import Any
 
+from .. import protocol
 from . import settings
 from .settings import answer
 
@@ -64,7 +65,7 @@ class Attend:
         self.techniques = techniques
         techniques.install(self.torch)
         techniques.activate(json_of(settings.WITH), self)
-        answer("applied")
+        answer(protocol.APPLIED)
 
     def limit(self) -> None:
         """PyTorch rounds the bytes down."""

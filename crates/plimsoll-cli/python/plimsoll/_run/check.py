@@ -6,7 +6,10 @@ import json
 import os
 import subprocess
 import tempfile
+from collections.abc import Callable
 from typing import Any
+
+from .. import protocol
 
 LEAST = 0.01  # a smaller difference is not explained, and needs no snapshot
 
@@ -14,7 +17,7 @@ LEAST = 0.01  # a smaller difference is not explained, and needs no snapshot
 class Check:
     """The peaks of this process, and their comparison with those of a plan."""
 
-    def __init__(self, torch: Any, plan: str, program: str, dump: Any) -> None:
+    def __init__(self, torch: Any, plan: str, program: str, dump: Callable[[str], object] | None) -> None:
         self.torch, self.plan, self.program = torch, plan, program
         self.dump = dump  # writes a snapshot to a path; None: without a history
         self.before: dict[int, list[int]] = {}  # peaks before the program reset its statistics, by device
@@ -45,12 +48,13 @@ class Check:
         with open(self.plan) as file:
             planned = json.load(file)["planned"]["peak_allocated_bytes"]
         with tempfile.TemporaryDirectory(prefix="plimsoll-check-") as folder:
-            measured: dict[str, Any] = dict(
-                device=device, allocated_bytes=allocated, reserved_bytes=reserved, snapshot=None
-            )
+            snapshot = None
             if self.dump is not None and abs(allocated - planned) > LEAST * planned:
-                measured["snapshot"] = os.path.join(folder, "measured.pickle")
-                self.dump(measured["snapshot"])
+                snapshot = os.path.join(folder, "measured.pickle")
+                self.dump(snapshot)
+            measured = protocol.Measured(
+                device=device, allocated_bytes=allocated, reserved_bytes=reserved, snapshot=snapshot
+            )
             path = os.path.join(folder, "measured.json")
             with open(path, "w") as file:
                 json.dump(measured, file)

@@ -21,7 +21,7 @@ EVERY = 16
 class Stacks:
     """Which steps of this process have stacks."""
 
-    def __init__(self, torch: Any, record: Callable[..., Any]) -> None:
+    def __init__(self, torch: Any, record: Callable[[bool], None]) -> None:
         self.record = record  # called with whether requests get stacks
         self.count = 0
         self.before: float | None = None

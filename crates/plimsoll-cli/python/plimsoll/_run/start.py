@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+from .. import protocol
 from .._inject import imports
 from . import settings
 
@@ -21,7 +22,7 @@ def begin() -> None:
 
 def loaded() -> None:
     """Answers the launcher, also in a forked child."""
-    settings.answer("loaded")
+    settings.answer(protocol.LOADED)
 
 
 def attend(torch: Any) -> None:
