@@ -27,7 +27,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let redirect = if is_for_linux() { redirect(&out) } else { Vec::new() };
     fs::write(out.join("redirect.bin"), redirect).expect("the output folder can be written");
-    fs::write(out.join("python.rs"), python(&folder("CARGO_MANIFEST_DIR"))).expect("the output folder can be written");
+    fs::write(out.join("python.rs"), python(&folder("CARGO_MANIFEST_DIR")))
+        .expect("the output folder can be written");
     let is_release = env::var("PROFILE").is_ok_and(|it| it == "release");
     let bytes = if is_release && is_for_linux() { standin(&sources, &out) } else { Vec::new() };
     fs::write(out.join("standin.bin"), bytes).expect("the output folder can be written");

@@ -28,6 +28,7 @@ mod output;
 mod page;
 mod plan;
 mod predict;
+mod protocol;
 mod record;
 mod recording;
 mod run;

@@ -99,7 +99,13 @@ mod tests {
 
     #[test]
     fn the_modules_of_both_verbs_and_the_techniques_are_in_the_program() {
-        for name in ["protocol.py", "_inject/imports.py", "_predict/start.py", "_run/start.py", "techniques/__init__.py"] {
+        for name in [
+            "protocol.py",
+            "_inject/imports.py",
+            "_predict/start.py",
+            "_run/start.py",
+            "techniques/__init__.py",
+        ] {
             assert!(MODULES.iter().any(|(path, _)| *path == name), "{name}");
         }
         assert!(!MODULES.iter().any(|(path, _)| path.contains("__pycache__")));

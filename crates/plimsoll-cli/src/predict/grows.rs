@@ -4,54 +4,11 @@
 use std::collections::BTreeMap;
 
 use plimsoll_trace::snapshot::{Action, EventIndex};
-use serde::Deserialize;
 
 use super::answer::Judged;
 use super::gpu::Target;
 use super::report::Report;
-
-/// A device whose memory grew in each of the latest steps (`growth.py`).
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct GrowingSteps {
-    device: i32,
-    /// Bytes a step.
-    bytes: u64,
-    /// The steps that ran.
-    steps: u64,
-    /// The steps of the whole program; `None` if unknown.
-    total: Option<u64>,
-}
-
-/// A loop over a DataLoader after the steps that did not get all of its batches (`loops.py`).
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct CutLoop {
-    file: Option<String>,
-    line: Option<u64>,
-    /// The batches that it got, copies included.
-    given: u64,
-    /// Those that the loader made.
-    made: u64,
-    /// The loader's length; `None` if it has none.
-    total: Option<u64>,
-    /// The batches that it did not get.
-    left: u64,
-    /// The devices whose memory grew from batch to batch.
-    grows: Vec<GrowingBatches>,
-    is_cut: bool,
-    /// Microseconds since 1970.
-    ended_us: u64,
-}
-
-/// A device whose memory grew from batch to batch.
-#[derive(Debug, Clone, Deserialize)]
-struct GrowingBatches {
-    device: i32,
-    /// Bytes a batch.
-    bytes: u64,
-    /// Allocated bytes at the first request for a batch, and at the last.
-    first_bytes: u64,
-    last_bytes: u64,
-}
+use crate::protocol::{CutLoop, GrowingBatches, GrowingSteps};
 
 /// What grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

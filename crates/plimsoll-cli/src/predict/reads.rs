@@ -3,61 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::report::Report;
-
-/// The reads at one line, from one call stack.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Read {
-    /// The innermost line outside packages; `None` in a backward pass.
-    file: Option<String>,
-    line: Option<u64>,
-    /// That line's source.
-    #[serde(default)]
-    text: String,
-    /// The line that read, if it is in a package.
-    via: Option<Place>,
-    /// The PyTorch operator that read, such as `nonzero`.
-    operator: Option<String>,
-    fate: Fate,
-    /// The lines where the value decides something.
-    #[serde(default)]
-    sinks: Vec<Place>,
-    count: u64,
-    /// The value from `--assume`.
-    assumed: Option<Value>,
-    /// Whether it depends on the assumption that experts get equal shares.
-    #[serde(default)]
-    even: bool,
-    /// Whether transformers reads it to decide whether a generation ends.
-    #[serde(default)]
-    generates: bool,
-}
-
-/// A line of source.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Place {
-    pub(super) file: String,
-    pub(super) line: u64,
-    #[serde(default)]
-    pub(super) text: String,
-}
-
-/// How the value was used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Fate {
-    /// It was printed, logged, stored or checked.
-    Shown,
-    /// It decided a size.
-    Size,
-    /// It decided a branch.
-    Branch,
-    /// Unknown: there is no source code.
-    Unknown,
-}
+use crate::protocol::{Fate, Place, Read};
 
 impl Fate {
     fn name(self) -> &'static str {

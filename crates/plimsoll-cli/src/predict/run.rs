@@ -22,10 +22,8 @@ use crate::exit::{Exit, Failure};
 use crate::guard::Guard;
 use crate::inject::{self, Verb};
 use crate::output;
+use crate::protocol::STOP;
 use crate::scratch::Scratch;
-
-/// The file in the report folder that asks every process to exit.
-const STOP: &str = "stop";
 
 /// A program that has ended.
 #[derive(Debug)]

@@ -6,21 +6,10 @@
 //! by their stacks, and the recording is replayed without them.
 
 use plimsoll_trace::snapshot::{Event, Snapshot};
-use serde::Deserialize;
 
 use super::answer::Analysis;
 use super::without::Without;
-
-/// The caches that a process's compiler would use again, as `watch.py` reports them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-pub(super) struct CompileCaches {
-    /// Whether AOTAutograd caches its graphs, and could cache all of them.
-    autograd: bool,
-    /// Whether Inductor caches its graphs, and could cache all of them.
-    graphs: bool,
-    /// Whether the results of timing kernels are cached.
-    timings: bool,
-}
+use crate::protocol::CompileCaches;
 
 /// A replay without the requests that these caches save; `None` if there are none.
 pub(super) fn replay(analysis: &Analysis, caches: CompileCaches) -> Option<Without> {

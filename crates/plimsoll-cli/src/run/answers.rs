@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,6 +23,7 @@ use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::inject::{self, cache};
 use crate::predict::processes;
+use crate::protocol::{APPLIED, LOADED};
 use crate::techniques::Set;
 
 /// The variable with the folder for answers.
@@ -73,7 +75,7 @@ impl Answers {
             if self.known.contains(&process) || !has_torch(process) {
                 continue;
             }
-            if self.has(process, "loaded") || is_fork(process) {
+            if self.has(process, LOADED) || is_fork(process) {
                 self.known.insert(process);
             } else {
                 silent.insert(process);
@@ -98,7 +100,8 @@ impl Answers {
     /// Why a run that ended well was none with the techniques.
     pub(super) fn objection_at_end(&self) -> Option<Failure> {
         let mut answers = fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
-        let is_applied = |it: fs::DirEntry| it.file_name().as_encoded_bytes().ends_with(b".applied");
+        let is_applied =
+            |it: fs::DirEntry| Path::new(&it.file_name()).extension().is_some_and(|it| it == APPLIED);
         if answers.any(is_applied) {
             return None;
         }

@@ -14,6 +14,7 @@ use crate::categories::Categories;
 use crate::contents::Contents;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
+use crate::protocol::Measured;
 use crate::techniques::Set;
 
 /// A smaller difference, of the planned figure, is not explained.
@@ -42,15 +43,6 @@ pub(super) struct Plan {
     /// The chosen techniques.
     pub(super) set: Set,
     planned: Planned,
-}
-
-/// What `check.py` measured.
-#[derive(Debug, Deserialize)]
-struct Measured {
-    device: i32,
-    allocated_bytes: u64,
-    reserved_bytes: u64,
-    snapshot: Option<PathBuf>,
 }
 
 impl Plan {
