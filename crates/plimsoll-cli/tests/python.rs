@@ -73,11 +73,10 @@ fn passes(output: &Output) {
 #[test]
 fn the_packages_own_tests_pass() {
     let torch = Torch::new("package", "");
-    passes(&pytest(
-        &torch,
-        None,
-        &["test_program.py", "test_memory_saving.py", "test_predict.py", "test_version.py"],
-    ));
+    let package = ["test_program.py", "test_memory_saving.py", "test_predict.py", "test_version.py"];
+    let injected =
+        ["test_protocol.py", "test_inject.py", "test_dataflow.py", "test_growth.py", "test_predict_parts.py"];
+    passes(&pytest(&torch, None, &[package.as_slice(), &injected].concat()));
 }
 
 #[needs(pytorch, pytest, ipython)]

@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 
-import plimsoll
 import pytest
+
+import plimsoll
 from plimsoll import _program, answers, sizes
 
 SNAPSHOTS = os.path.join(os.path.dirname(__file__), "../../../plimsoll-trace/tests/snapshots")

@@ -9,6 +9,7 @@ import pytest
 from plimsoll import protocol
 
 RECORDED = pathlib.Path(__file__).parents[2] / "tests/protocol/messages.jsonl"
+TYPES = {"int": int, "float": (int, float), "str": str, "bool": bool}
 MESSAGES = [json.loads(line) for line in RECORDED.read_text().splitlines()]
 
 
@@ -25,7 +26,7 @@ def check(kind, value, path):
             return
         if inner and isinstance(value, {"dict": dict, "tuple": list, "list": list}[inner[1]]):
             return
-        if name in ("int", "float", "str", "bool") and type(value).__name__ in (name, "int" if name == "float" else name):
+        if name in TYPES and isinstance(value, TYPES[name]):
             return
         if isinstance(value, dict) and hasattr(protocol, name):
             fields = getattr(protocol, name).__annotations__

@@ -1,7 +1,8 @@
 # What the package says of itself, and of a machine without a GPU.
 
-import plimsoll
 import pytest
+
+import plimsoll
 from plimsoll import recording
 
 
