@@ -198,7 +198,7 @@ fn a_view_of_a_part_cannot_be_evicted() {
     );
     let empty = Tensor::zeros(&[0, 3], &own()).unwrap();
     empty.offload().unwrap();
-    assert_eq!(empty.exp().unwrap().to_vec::<f32>().unwrap(), []);
+    assert!(empty.exp().unwrap().to_vec::<f32>().unwrap().is_empty());
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Random programs of requests, and how to run them, for the property tests.
 
+#![allow(dead_code, reason = "the fuzzers and the recorder of plimsoll-trace use a part")]
+
 pub(crate) mod slow;
 
 use plimsoll_alloc::{

@@ -9,7 +9,7 @@ mod refusals;
 use plimsoll_tensor::{BackwardOptions, Device, SimConfig, Tensor, no_grad};
 use serde_json::Value;
 
-use crate::forms::{self, Form};
+use crate::forms::Form;
 use crate::table::tensors;
 
 fn cases() -> Vec<Value> {

@@ -7,7 +7,7 @@ use plimsoll_tensor::{
 };
 use serde_json::Value;
 
-use crate::forms::{self, Form};
+use crate::forms::Form;
 use crate::table::tensors;
 
 fn cases() -> Vec<Value> {

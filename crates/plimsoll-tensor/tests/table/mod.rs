@@ -13,7 +13,7 @@ mod training;
 use plimsoll_tensor::{BackwardOptions, Device, SimConfig, Tensor, no_grad};
 use serde_json::Value;
 
-use crate::forms::{self, Form};
+use crate::forms::Form;
 
 /// The cases; or those of the file that `PLIMSOLL_TABLE` names, of random calls, say.
 fn cases() -> Vec<Value> {

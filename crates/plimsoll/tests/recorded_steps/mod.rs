@@ -1,6 +1,7 @@
 //! Three training steps of small models from start values that a formula gives, beside PyTorch's: `fixtures/models.json` and
 //! `fixtures/vision.json`. On any device: the tests run them on the host, `examples/check_models.rs` on a GPU.
 
+#![allow(dead_code, reason = "an example uses the other part")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 
 pub(crate) mod torchvision;
