@@ -49,11 +49,11 @@ pub(super) struct Wish {
 /// What to optimize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Goal {
-    /// The cheapest set that fits: those that keep the numbers first, then the fastest
+    /// The set that fits and changes the numbers least, then the fastest
     Fit,
     /// The least memory
     Memory,
-    /// The fastest set that fits, whether it rounds differently or not
+    /// The fastest set that fits, even if it rounds differently
     Speed,
     /// The largest {BATCH} that fits
     Batch,

@@ -39,7 +39,7 @@ pub(super) use self::written::{File, Kind, Written};
 pub(crate) enum Isolation {
     /// An overlay on each writable folder, in a mount namespace (Linux 5.11 with CAP_SYS_ADMIN, otherwise 6.6)
     Overlay,
-    /// A library that finds the program's files in a private folder, with Landlock behind it (Linux 5.19)
+    /// A preloaded library that redirects writes to a private folder, backed by Landlock (Linux 5.19)
     Redirect,
 }
 
@@ -55,13 +55,13 @@ impl Isolation {
 /// The options about what the program writes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Writes {
-    /// How the program's writes are kept from the disk [default: the first of these that works here]
+    /// How to keep the program's writes off the disk [default: the first of these that works here]
     #[arg(long, value_enum, value_name = "HOW")]
     pub(super) isolation: Option<Isolation>,
     /// Let the program change and remove files
     #[arg(long, conflicts_with = "isolation")]
     pub(super) allow_writes: bool,
-    /// The most that the program's files may take; beyond it a write fails with "no space left on device"
+    /// Limit on the files that the program writes; beyond it a write fails with "no space left on device"
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = bytes::parse_positive)]
     pub(super) scratch: u64,
 }
