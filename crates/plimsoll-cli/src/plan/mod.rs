@@ -98,7 +98,7 @@ pub(crate) struct PlanArgs {
     command: Vec<OsString>,
 }
 
-/// The most that techniques may do to the numbers.
+/// How much techniques may change the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Allowed {
     /// Losses and parameters keep their bits
@@ -130,19 +130,19 @@ struct Plan {
     /// The chosen one, by its place.
     chosen: Option<usize>,
     is_interrupted: bool,
-    /// Whether the search ended because its time was up.
+    /// Whether the search ended because its time ran out.
     is_late: bool,
     /// The number of GPUs.
     devices: u32,
-    /// What the run on the GPU itself showed, if it differs from the trial.
+    /// The result of the run on the GPU itself, if it differs from the trial.
     checked: Option<String>,
     /// The chosen set's run on the GPU itself.
     planned: Option<Trial>,
-    /// The largest batches that were found: of the program as it is, and with the chosen set.
+    /// The largest batches that fit: of the program as it is, and with the chosen set.
     largest: Vec<Largest>,
     /// What replaces {BATCH} in the command.
     batch: Option<u64>,
-    /// The batch of the table.
+    /// The batch that the trials in the table used.
     table_batch: Option<u64>,
     words: Vec<OsString>,
 }

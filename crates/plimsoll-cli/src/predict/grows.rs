@@ -1,5 +1,5 @@
-//! Memory that grows where the run was cut: from step to step, or from batch to batch of a loop after the steps ([`Growth`]). What
-//! the rest of the program adds is computed.
+//! Memory that was still growing when the run was cut short: from step to step, or from batch to batch of a loop
+//! after the steps ([`Growth`]). The growth of the rest of the program is computed.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +22,7 @@ pub(super) struct GrowingSteps {
     total: Option<u64>,
 }
 
-/// A loop over a DataLoader after the steps that did not get all of its batches (`loops.py`).
+/// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct CutLoop {
     file: Option<String>,
@@ -60,7 +60,7 @@ pub(super) enum Each {
     Batch,
 }
 
-/// Memory that grows, and what it comes to.
+/// Memory that grows, and its total at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Growth {
     pub(super) each: Each,

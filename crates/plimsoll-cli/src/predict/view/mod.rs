@@ -1,4 +1,5 @@
-//! The file system as the program sees it: it finds its own changes there, the disk does not ([`Writes`], [`Spec`]).
+//! The file system as the program sees it: the program finds its own changes, but the disk does not change
+//! ([`Writes`], [`Spec`]).
 //!
 //! A supervisor (`supervise.rs`), which is this program again, sets the view up and starts the user's program in it. It stays, so
 //! that no process is left when this one is killed, and at the end it lists what would have been written.
@@ -33,7 +34,7 @@ pub(crate) use self::supervise::run;
 pub(super) use self::supervise::{ENDING, Ending};
 pub(super) use self::written::{File, Kind, Written};
 
-/// How a program's writes are kept from the disk.
+/// How a program's writes are kept off the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Isolation {
@@ -52,7 +53,7 @@ impl Isolation {
     }
 }
 
-/// The options about what the program writes.
+/// The options for files that the program writes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Writes {
     /// How to keep the program's writes off the disk [default: the first of these that works here]
@@ -77,7 +78,7 @@ impl Writes {
     }
 }
 
-/// What the supervisor is asked for; a file in the run's folder.
+/// The supervisor's instructions, a file in the run's folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Spec {
     /// `None`: the program may write.
@@ -87,7 +88,7 @@ pub(super) struct Spec {
     /// The run's folder in it.
     pub(super) run: PathBuf,
     pub(super) scratch_bytes: u64,
-    /// Folders in which new files stay.
+    /// Folders whose new files are kept.
     pub(super) caches: Vec<PathBuf>,
 }
 
