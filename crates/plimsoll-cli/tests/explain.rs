@@ -1,8 +1,6 @@
 //! `plimsoll explain` as its users meet it.
 
-mod program;
-
-use program::{Folder, explained, json, kept, plimsoll, stderr, text};
+use crate::program::{Folder, explained, json, kept, plimsoll, stderr, text};
 
 /// The sum of a table's bytes.
 fn sum(rows: &serde_json::Value) -> u64 {

@@ -1,7 +1,5 @@
 //! Tensors whose bytes leave their device and come back.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

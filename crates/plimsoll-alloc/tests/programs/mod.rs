@@ -1,7 +1,5 @@
 //! Random programs of requests, and how to run them, for the property tests.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
-
 pub(crate) mod slow;
 
 use plimsoll_alloc::{

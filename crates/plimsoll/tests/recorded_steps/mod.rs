@@ -2,7 +2,6 @@
 //! `fixtures/vision.json`. On any device: the tests run them on the host, `examples/check_models.rs` on a GPU.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(dead_code, reason = "each program uses a part of it")]
 
 pub(crate) mod torchvision;
 pub(crate) mod transformers;
