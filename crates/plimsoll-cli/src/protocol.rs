@@ -60,7 +60,7 @@ pub(crate) struct Report {
     /// Its exit status, where it exited by itself (`os._exit`).
     #[serde(default)]
     pub(crate) status: i32,
-    /// How often the allocator gave cached memory back because memory was short.
+    /// How often the allocator released cached memory because memory was short.
     #[serde(default)]
     pub(crate) retries: u64,
     /// The devices that it used, by number.
@@ -70,7 +70,7 @@ pub(crate) struct Report {
     /// Bytes of the GPU allocated outside PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(crate) outside_bytes: Option<u64>,
-    /// The compile caches that it would use again.
+    /// The compile caches that a later run would use.
     #[serde(default)]
     pub(crate) compile_caches: CompileCaches,
     /// Whether torch.compile compiled anything.
@@ -104,10 +104,10 @@ pub(crate) struct Report {
     /// Devices whose memory grew from step to step.
     #[serde(default)]
     pub(crate) growth: Vec<GrowingSteps>,
-    /// Loops after the steps that did not get all of their batches.
+    /// Loops after the steps that were not given all of their batches.
     #[serde(default)]
     pub(crate) loops: Vec<CutLoop>,
-    /// Whether memory still grew when the code after the steps was stopped.
+    /// Whether memory was still growing when the code after the steps was stopped.
     #[serde(default)]
     pub(crate) grew: bool,
     /// What a run without values cannot show.
@@ -163,7 +163,8 @@ pub(crate) struct Peaks {
     pub(crate) allocated_step: u64,
     pub(crate) reserved_bytes: u64,
     pub(crate) reserved_step: u64,
-    /// By how much the code after the steps raises one of the two peaks, as a share of it. If the program was not cut, it is large.
+    /// How much the code after the steps raises one of the two peaks, as a share of it. If the program was
+    /// not cut short, it is large.
     #[serde(default)]
     pub(crate) grows_by: f64,
     /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
@@ -262,18 +263,18 @@ pub(crate) struct GrowingSteps {
     pub(crate) total: Option<u64>,
 }
 
-/// A loop over a DataLoader after the steps that did not get all of its batches (`loops.py`).
+/// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct CutLoop {
     pub(crate) file: Option<String>,
     pub(crate) line: Option<u64>,
-    /// The batches that it got, copies included.
+    /// The batches that it was given, copies included.
     pub(crate) given: u64,
-    /// Those that the loader made.
+    /// The batches that the loader made.
     pub(crate) made: u64,
     /// The loader's length; `None` if it has none.
     pub(crate) total: Option<u64>,
-    /// The batches that it did not get.
+    /// The batches that it was not given.
     pub(crate) left: u64,
     /// The devices whose memory grew from batch to batch.
     pub(crate) grows: Vec<GrowingBatches>,
@@ -296,7 +297,7 @@ pub(crate) struct GrowingBatches {
 /// What a run without values cannot show.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Warning {
-    /// The line that it is about: its file and number.
+    /// The line: its file and number.
     pub(crate) place: Option<(String, u64)>,
     /// What was assumed.
     pub(crate) what: String,

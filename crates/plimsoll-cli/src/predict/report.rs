@@ -12,7 +12,8 @@ use crate::protocol::VERSION;
 pub(crate) use crate::protocol::{Applied, Refusal};
 pub(super) use crate::protocol::{NATIVE, Peaks, ProcessState, Report, Thrown};
 
-/// A peak after the steps that is higher by less than this share is the same: the order of requests alone moves it a little.
+/// A peak after the steps counts as equal if it is higher by less than this share: the order of requests
+/// alone moves it a little.
 const LATER: f64 = 0.005;
 
 impl Report {
@@ -47,7 +48,7 @@ impl Report {
         Ok(reports)
     }
 
-    /// Whether one of its peaks came after its steps, and is higher by more than chance.
+    /// Whether one of its peaks came after its steps, and is clearly higher.
     pub(super) fn peaks_later(&self) -> bool {
         let is_later = |it: &Peaks| it.allocated_step.max(it.reserved_step) > self.steps;
         self.devices.iter().any(|it| is_later(it) && it.grows_by > LATER)

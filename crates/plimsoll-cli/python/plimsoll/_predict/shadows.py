@@ -27,6 +27,9 @@ MOST_FLOATS = 1 << 14  # bytes, of a floating-point one
 PURGE = 512  # shadows, before those of freed storages are removed
 RANGES = 512  # written ranges that are read at once
 
+# What is answered where values are unknown.
+FINITE = dict(isfinite=True, isnan=False, isinf=False, isposinf=False, isneginf=False)
+
 
 class Known:
     """The shadows of this process, and the wrappers that follow them. `of_thread` tells reads.py about a read."""
@@ -98,23 +101,36 @@ class Known:
         return run
 
     def trust_finite(self) -> None:
-        """Checks that values are finite pass, as in a training that works; zeros would be read as `False`."""
+        """Values are finite, as in a training that works; zeros would be read as `False`. A check that they are passes.
+
+        A mask of those that are not is empty, but that is not certain: NaN may stand for missing data.
+        """
         torch = self.torch
 
-        def answered(original: Callable[..., Any]) -> Callable[..., Any]:
+        def answered(original: Callable[..., Any], answer: bool) -> Callable[..., Any]:
             @functools.wraps(original)
-            def isfinite(*args: Any, **kwargs: Any) -> Any:
+            def judged(*args: Any, **kwargs: Any) -> Any:
                 result = original(*args, **kwargs)
                 if not torch.compiler.is_compiling() and type(result) is torch.Tensor and result.is_cuda:
                     with self.quiet():
                         if result.device.type != "meta" and self.is_small(result):
-                            self.keep(result, torch.ones((), dtype=torch.bool, device="cpu"))
+                            self.judge(original, args, result, answer)
                 return result
 
-            return isfinite
+            return judged
 
-        for place in (torch, torch.Tensor):
-            place.isfinite = answered(place.isfinite)
+        for name, answer in FINITE.items():
+            for place in (torch, torch.Tensor):
+                setattr(place, name, answered(getattr(place, name), answer))
+
+    def judge(self, original: Callable[..., Any], args: tuple[Any, ...], result: Any, answer: bool) -> None:
+        """Keeps the result of such a check: of the known values, or else this answer."""
+        value = self.shadow(args[0]) if args and isinstance(args[0], self.torch.Tensor) else None
+        if value is not None and self.unsure(args[0]) is None:
+            with self.torch._C._AutoDispatchBelowAutograd():
+                self.keep(result, original(value))
+        else:
+            self.keep(result, self.torch.full((), answer, dtype=self.torch.bool, device="cpu"), unsure=not answer)
 
     def quiet(self) -> Any:
         """The program's function modes (a default device, for example) must not apply to our calls."""
