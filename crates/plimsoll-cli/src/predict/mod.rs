@@ -2,17 +2,19 @@
 //!
 //! PyTorch and its allocator are the real ones; the device is `plimsoll-standin`.
 //!
+//! The Python files are in `../../python/plimsoll/_predict`; `start.py` there begins.
+//!
 //! | file | contents |
 //! |---|---|
 //! | `gpu.rs`, `machine.rs` | the simulated GPU, and its memory for the allocator; the GPU of this machine |
 //! | `standin.rs` | finds the shared library and checks its version |
 //! | `embedded.rs` | the shared library that a release build contains |
-//! | `../inject/imports.py`, `watch.py`, `device.py`, `compiled.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
-//! | `reads.py`, `dataflow.py`, `names.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
-//! | `shadows.py`, `experts.py`, `assume.rs` | values that are known without computing; equal shares of experts; values from `--assume` |
+//! | `start.py`, `watch.py`, `settings.py`, `device.py`, `compiled.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
+//! | `reads.py`, `dataflow.py`, `source.py`, `names.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
+//! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py`, `assume.rs` | values that are known without computing; equal shares of experts; values from `--assume` |
 //! | `finish.py`, `loops.py`, `growth.py`, `grows.rs` | the code after the steps; memory that grows where a loop is cut |
 //! | `warnings.py`, `warnings.rs` | what a run without values cannot show, in a few lines |
-//! | `view/` | the file system as the program sees it: its writes do not reach the disk |
+//! | `view/`, `view.py`, `renames.py` | the file system as the program sees it: its writes do not reach the disk |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
 //! | `surroundings.rs` | private caches, and an `nvidia-smi` |

@@ -13,7 +13,7 @@
 //! | `redirect.rs` | the same by a library that is loaded into the program, where there is no overlay |
 //! | `caches.rs` | caches of downloads and compilers, in which new files stay |
 //! | `written.rs` | the list of what would have been written |
-//! | `view.py` | the same view for each fork that serves a trial of `plan` |
+//! | `view.py` (in `python/plimsoll/_predict`) | the same view for each fork that serves a trial of `plan` |
 
 mod caches;
 mod namespace;

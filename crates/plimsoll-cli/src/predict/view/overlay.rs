@@ -259,7 +259,7 @@ impl Cover {
         is_privileged: bool,
     ) -> Result<(), String> {
         let folders = format!("lowerdir={},upperdir={},workdir={}", path(lower), path(upper), path(work));
-        // Without `redirect_dir` a folder of the disk cannot be renamed; a user namespace has none (`view.py`).
+        // Without `redirect_dir` a folder of the disk cannot be renamed; a user namespace has none (`renames.py`).
         let options = if is_privileged {
             format!("{folders},redirect_dir=on,index=off")
         } else {
