@@ -1,7 +1,8 @@
 """The messages between our Python and the program `plimsoll`: names, fields, and the version of both.
 
-The program's side is `src/protocol.rs`; `tests/protocol/messages.jsonl` has a recorded message of each kind, which the tests of
-both sides read. A message is a JSON file in a folder that a variable names. A change of a name or a field is a new version.
+The program's side is `src/protocol.rs`; `tests/protocol/messages.jsonl` has a recorded message of each kind, which
+the tests of both sides read. A message is a JSON file in a folder that a variable names. A change of a name or a
+field is a new version.
 """
 
 from __future__ import annotations

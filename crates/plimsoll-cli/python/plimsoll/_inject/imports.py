@@ -21,7 +21,9 @@ class OtherVersionError(ImportError):
 
 
 class Finder:
-    """Runs functions after the import of modules. A second one around the same loader would break the first: there is one."""
+    """Runs functions after the import of modules. A second one around the same loader would break the first: there is
+    one.
+    """
 
     def __init__(self, then: Mapping[str, Callable[[Any], object]]) -> None:
         self.then = dict(then)  # functions by module

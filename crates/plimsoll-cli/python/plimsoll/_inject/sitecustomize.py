@@ -1,8 +1,8 @@
 """The first code of ours in every Python process of a program under `plimsoll predict` or `plimsoll run`.
 
-The program `plimsoll` unpacks this file to a private folder, first in PYTHONPATH, and beside it the package PACKAGE: the
-wheel's modules that a verb needs, under a name that no installed package has. So the user's environment needs no wheel.
-Nothing here or in what it imports at the start may be slow: processes that never import PyTorch run it, too.
+The program `plimsoll` unpacks this file to a private folder, first in PYTHONPATH, and beside it the package PACKAGE:
+the wheel's modules that a verb needs, under a name that no installed package has. So the user's environment needs no
+wheel. Nothing here or in what it imports at the start may be slow: processes that never import PyTorch run it, too.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Values that are not known but cannot be zero: what an operator's bounds, or a tensor's values before a change through an
-unknown mask, leave. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between its bounds.
+"""Values that are not known but cannot be zero: what an operator's bounds, or a tensor's values before a change
+through an unknown mask, leave. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between
+its bounds.
 
-A read of such a value is a read of an unknown one: it is listed, and `--assume` replaces it. Without `--assume` the program gets the
-bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of a shadow (shadows.py) that
-is such a value is marked in `unsure`.
+A read of such a value is a read of an unknown one: it is listed, and `--assume` replaces it. Without `--assume` the
+program gets the bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of a shadow
+(shadows.py) that is such a value is marked in `unsure`.
 """
 
 from __future__ import annotations
@@ -60,8 +61,8 @@ def of_result(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def of_change(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
-    """The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure; None
-    if nothing is known of them.
+    """The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure;
+    None if nothing is known of them.
     """
     torch, tensor, name = known.torch, args[0], operator._schema.name
     before = known.shadow(tensor)

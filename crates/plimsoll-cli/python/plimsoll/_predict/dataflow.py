@@ -1,13 +1,14 @@
 """The use of a value that the program read from the device: is it only shown, or does it decide a size or a branch?
 
-The value is an ordinary float, int or bool and must stay one, so it cannot record its use. This file follows it through
-the source instead: from the expression that read it (the frame has its instruction, and since Python 3.11 that
-instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into the program's
-own functions. Without source code, the instruction alone shows whether a branch follows.
+The value is an ordinary float, int or bool and must stay one, so it cannot record its use. This file follows it
+through the source instead: from the expression that read it (the frame has its instruction, and since Python 3.11
+that instruction's columns) through names, attributes, containers, returns to the callers on the stack, and into the
+program's own functions. Without source code, the instruction alone shows whether a branch follows.
 
 These decide: the test of an `if` or a `while`, unless its arms only raise, print or count; the bound of a slice, an
-index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the program continues only if it
-holds. Whether the value divides, or a logarithm is taken of it, is found as well: there it must not be zero. Nothing here imports torch.
+index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the program continues only if
+it holds. Whether the value divides, or a logarithm is taken of it, is found as well: there it must not be zero.
+Nothing here imports torch.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ DEPTH = 6  # a value is followed into nested calls of the program's functions up
 
 
 def use(frames: list[FrameType]) -> tuple[list[Sink], bool]:
-    """The sinks of the value that the innermost frame read, and whether it must not be zero. The frames are ordered from the innermost
-    outwards.
+    """The sinks of the value that the innermost frame read, and whether it must not be zero. The frames are ordered
+    from the innermost outwards.
     """
     flow = Flow(frames)
     return flow.run(), flow.divides
@@ -269,7 +270,9 @@ class Flow:
         self.up(source, call, level)
 
     def function(self, expression: Any, level: int | None) -> tuple[types.FunctionType, int] | None:
-        """The program's function that this expression is in the frame, and the number of its bound arguments; else None."""
+        """The program's function that this expression is in the frame, and the number of its bound arguments; else
+        None.
+        """
         if level is None or level >= len(self.frames):
             return None
         value = looked_up(expression, self.frames[level])

@@ -1,11 +1,12 @@
-"""After the requested steps: the loop over the training's DataLoader ends as if there were no more batches, so that the
-code after it runs, too: the evaluation, often with a larger batch.
+"""After the requested steps: the loop over the training's DataLoader ends as if there were no more batches, so that
+the code after it runs, too: the evaluation, often with a larger batch.
 
-A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the batches
-takes the time, copies of one stand for those in between (loops.py). Otherwise it yields the first ones and the last.
+A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the
+batches takes the time, copies of one stand for those in between (loops.py). Otherwise it yields the first ones and
+the last.
 
-If the program starts another epoch, that gets one batch, until the time is up. A program that does not train in a loop
-over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
+If the program starts another epoch, that gets one batch, until the time is up. A program that does not train in a
+loop over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
 """
 
 from __future__ import annotations
@@ -164,8 +165,8 @@ class Finish:
             del self.levels[::2]
 
     def grew(self) -> bool:
-        """Whether memory still grew when the program was stopped: the least level of each eighth of the time is higher than that
-        of the one before.
+        """Whether memory still grew when the program was stopped: the least level of each eighth of the time is
+        higher than that of the one before.
         """
         size = len(self.levels) // 8
         if size < 2:

@@ -1,7 +1,7 @@
 """Memory that grows from step to step, and how many steps the program's loops will make.
 
-The number of steps is read from the source of the loops around the step: `range(N)`, a list, a DataLoader, each with the
-values that the program's variables have. Nothing of the program is called. A `while` loop has no number.
+The number of steps is read from the source of the loops around the step: `range(N)`, a list, a DataLoader, each with
+the values that the program's variables have. Nothing of the program is called. A `while` loop has no number.
 """
 
 from __future__ import annotations

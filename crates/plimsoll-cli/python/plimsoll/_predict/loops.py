@@ -1,9 +1,10 @@
-"""A loop over a DataLoader that starts after the requested steps, such as an evaluation: how many of its batches are made, and
-what the others would add.
+"""A loop over a DataLoader that starts after the requested steps, such as an evaluation: how many of its batches are
+made, and what the others would add.
 
-The first batches show whether memory grows from one to the next. If it does, the loop runs to its end as far as there is time:
-with all batches, or with copies of one of them where making them takes the time. If there is no time for that, and where memory
-does not grow, the last batch follows at once, and `row` says by how much each of the others would have grown.
+The first batches show whether memory grows from one to the next. If it does, the loop runs to its end as far as there
+is time: with all batches, or with copies of one of them where making them takes the time. If there is no time for
+that, and where memory does not grow, the last batch follows at once, and `row` says by how much each of the others
+would have grown.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ class Loop:
                 self.each[device] = sum(rises) / STEADY
 
     def decide(self, seconds: float) -> Any:
-        """After the first batches: whether to make all others, to copy one, or to go to the last. A batch takes `seconds`."""
+        """After the first batches: whether to make all others, to copy one, or to go to the last. A batch takes
+        `seconds`.
+        """
         self.measure()
         if self.total is None or self.total <= FIRST + 1:
             return

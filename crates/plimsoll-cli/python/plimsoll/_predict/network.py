@@ -1,5 +1,5 @@
-"""The hosts that the program contacts, and trackers of experiments that must not: values computed here are zeros, and nobody wants
-them beside the real runs.
+"""The hosts that the program contacts, and trackers of experiments that must not: values computed here are zeros, and
+nobody wants them beside the real runs.
 """
 
 from __future__ import annotations

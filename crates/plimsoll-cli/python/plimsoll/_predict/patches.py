@@ -1,9 +1,8 @@
 """Patches of PyTorch inside the user's Python processes, so that a program takes the same path as on a GPU, although
 values that it reads from the device are zero and other ranks may be absent.
 
-The launcher puts this file before watch.py in one sitecustomize.py; `Watch` and the last lines there install the
-patches. Memory requests do not change, except in send_objects: NCCL would use a few hundred bytes of the GPU for
-Python objects.
+`Watch` and start.py install them. Memory requests do not change, except in send_objects: NCCL would use a few hundred
+bytes of the GPU for Python objects.
 """
 
 from __future__ import annotations
@@ -15,8 +14,9 @@ from typing import Any
 
 
 def trust_values(torch: Any) -> None:
-    """Where PyTorch itself reads a value to check it or to divide by it, a zero would end a program that runs on a GPU.
-    The read itself still happens, with its memory. TorchScript compiles some of these functions: it finds the originals.
+    """Where PyTorch itself reads a value to check it or to divide by it, a zero would end a program that runs on a
+    GPU. The read itself still happens, with its memory. TorchScript compiles some of these functions: it finds the
+    originals.
     """
     import functools
 
@@ -42,8 +42,8 @@ def trust_values(torch: Any) -> None:
 
 
 def end_generation(module: Any) -> None:
-    """transformers reads from the device whether every sequence has ended. Here none ends before the maximum length, which
-    the host knows.
+    """transformers reads from the device whether every sequence has ended. Here none ends before the maximum length,
+    which the host knows.
     """
     criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
     call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
@@ -64,8 +64,8 @@ def end_generation(module: Any) -> None:
 
 
 def send_objects(torch: Any) -> None:
-    """Ranks send each other Python objects through GPUs, first their sizes, which would arrive as zeros. Here they go through
-    the host instead, between the same ranks.
+    """Ranks send each other Python objects through GPUs, first their sizes, which would arrive as zeros. Here they go
+    through the host instead, between the same ranks.
     """
     import functools
     import inspect
@@ -138,8 +138,8 @@ def send_objects(torch: Any) -> None:
 
 
 def stand_alone(torch: Any) -> None:
-    """Process groups start without the other ranks. GPU tensors go through PyTorch's own NCCL code, whose memory counts; host
-    tensors go through PyTorch's `fake` group.
+    """Process groups start without the other ranks. GPU tensors go through PyTorch's own NCCL code, whose memory
+    counts; host tensors go through PyTorch's `fake` group.
     """
     import importlib
 
@@ -148,7 +148,9 @@ def stand_alone(torch: Any) -> None:
     importlib.import_module("torch.testing._internal.distributed.fake_pg")  # it registers the group
 
     class Store(distributed.Store):
-        """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID, of 128 bytes."""
+        """Answers for the absent ranks. The only value that they would have written is NCCL's unique ID, of 128
+        bytes.
+        """
 
         def __init__(self) -> None:
             super().__init__()

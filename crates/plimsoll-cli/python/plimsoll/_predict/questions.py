@@ -1,6 +1,7 @@
-"""Questions about the GPU before its first use, as whether it computes in bf16, in a program from which `serve.py` forks: they initialize
-CUDA, and the fork would come before the program has made its model, which each fork would make again. So a child that ends at once
-initializes CUDA and asks. The memory's size differs from child to child: who reads it is noted, as it is of NVML's users.
+"""Questions about the GPU before its first use, as whether it computes in bf16, in a program from which `serve.py`
+forks: they initialize CUDA, and the fork would come before the program has made its model, which each fork would make
+again. So a child that ends at once initializes CUDA and asks. The memory's size differs from child to child: who
+reads it is noted, as it is of NVML's users.
 
 Before the first use there is also nothing to wait for, and no peak to forget.
 """
@@ -44,7 +45,9 @@ class Properties:
 
 
 class Questions:
-    """`is_early` says whether CUDA is not in use yet; `child` runs a function in a child and returns the bytes it returns."""
+    """`is_early` says whether CUDA is not in use yet; `child` runs a function in a child and returns the bytes it
+    returns.
+    """
 
     def __init__(
         self,

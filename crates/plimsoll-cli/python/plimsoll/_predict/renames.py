@@ -1,6 +1,7 @@
 """Folders can be renamed in the view of the file system (overlay.rs), as on the disk.
 
-In a user namespace an overlay does not rename a folder of the disk: "invalid cross-device link". `shutil.move` copies it then.
+In a user namespace an overlay does not rename a folder of the disk: "invalid cross-device link". `shutil.move` copies
+it then.
 """
 
 from __future__ import annotations

@@ -1,11 +1,13 @@
-"""Tries several sets of techniques from one run of the program: where it uses CUDA for the first time, its imports, and often its
-model, are behind it. There the process waits for requests and runs the rest of the program in a fork for each.
+"""Tries several sets of techniques from one run of the program: where it uses CUDA for the first time, its imports,
+and often its model, are behind it. There the process waits for requests and runs the rest of the program in a fork
+for each.
 
-A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are processors, beginning
-in the order of the requests; `alone` is for one beside which no other may run. N.done has the exit status, and whether another ran
-beside it. `late` gives up all requests but those of the GPU's size, `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without
-glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and each set takes a run
-of its own.
+A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are
+processors, beginning in the order of the requests; `alone` is for one beside which no other may run. N.done has the
+exit status, and whether another ran beside it. `late` gives up all requests but those of the GPU's size, `end` ends
+the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without glibc's `_Fork`, or
+with a process group that is made before the first use of CUDA, nothing is served, and each set takes a run of its
+own.
 """
 
 from __future__ import annotations
@@ -69,8 +71,9 @@ class Serve:
         Questions(torch, self.is_early, self.asked, self.note_question)
 
     def choose_later(self, torch: Any) -> None:
-        """`set_device` uses CUDA although no tensor is on it yet: transformers calls it before the program makes its model. The first
-        device is the current one anyway; the choice is made where CUDA is used, or a process group is made.
+        """`set_device` uses CUDA although no tensor is on it yet: transformers calls it before the program makes its
+        model. The first device is the current one anyway; the choice is made where CUDA is used, or a process group
+        is made.
         """
         original = torch._C._cuda_setDevice
 
@@ -272,7 +275,9 @@ class Serve:
         take(memory_bytes, os.fsencode(shared))
 
     def has_group(self) -> bool:
-        """A process group's threads, which free what it has sent and which its end waits for, would not be in a child."""
+        """A process group's threads, which free what it has sent and which its end waits for, would not be in a
+        child.
+        """
         distributed = self.torch.distributed
         return bool(distributed.is_available() and distributed.is_initialized())
 

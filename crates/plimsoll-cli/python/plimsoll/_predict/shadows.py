@@ -1,13 +1,13 @@
-"""Values that are known although the device computes nothing: integers and masks that the host sent, and the results of
-PyTorch's operators on them.
+"""Values that are known although the device computes nothing: integers and masks that the host sent, and the results
+of PyTorch's operators on them.
 
 Such a tensor has a copy of its storage on the host (a shadow). The operators below are wrapped at PyTorch's CUDA
-dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, it also runs on
-the shadows, and its result gets one. A read of a tensor with a shadow returns its true value: the length of a batch, a
-padding mask. The result of any other operator has no shadow, so a read of it is a read of an unknown value.
+dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, it also
+runs on the shadows, and its result gets one. A read of a tensor with a shadow returns its true value: the length of a
+batch, a padding mask. The result of any other operator has no shadow, so a read of it is a read of an unknown value.
 
-Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values that a
-tensor may have, although they are not known (`unsure`, bounds.py).
+Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values
+that a tensor may have, although they are not known (`unsure`, bounds.py).
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ class Known:
         )
 
     def with_numbers(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Where the program passes a number for a tensor, the wrapper gets the number, but the kernel needs a tensor, of a
-        dtype that gives the result the same dtype.
+        """Where the program passes a number for a tensor, the wrapper gets the number, but the kernel needs a tensor,
+        of a dtype that gives the result the same dtype.
         """
         torch = self.torch
         places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
@@ -238,8 +238,8 @@ class Known:
     # Arguments and results on the host.
 
     def on_host(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any], int, bool, bool] | None:
-        """The arguments with shadows in place of tensors, the number of shadows, whether any depends on equal shares, and
-        whether any is unsure; None if any tensor is unknown.
+        """The arguments with shadows in place of tensors, the number of shadows, whether any depends on equal shares,
+        and whether any is unsure; None if any tensor is unknown.
         """
         torch = self.torch
         state: dict[str, Any] = dict(known=0, even=False, unsure=False)

@@ -1,5 +1,5 @@
-"""The program's source, for dataflow.py: the expressions that a frame is at, the scopes of names, and values of variables. Nothing
-here runs code of the program's.
+"""The program's source, for dataflow.py: the expressions that a frame is at, the scopes of names, and values of
+variables. Nothing here runs code of the program's.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Saved models take no space: values computed here are zeros, and blocks of zeros become holes in the file. A file that the program
-saves has its real size and can be read, although --scratch is smaller.
+"""Saved models take no space: values computed here are zeros, and blocks of zeros become holes in the file. A file
+that the program saves has its real size and can be read, although --scratch is smaller.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The view of the file system (overlay.rs, redirect.rs) in the program: a view for each fork that serves a trial of `plan`, which finds no files of
-other trials, and folders that can be renamed.
+"""The view of the file system (overlay.rs, redirect.rs) in the program: one for each fork that serves a trial of
+`plan`, which finds no files of other trials.
 """
 
 from __future__ import annotations

@@ -17,9 +17,8 @@ class Warnings:
 
     def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
         self.torch, self.is_library = torch, is_library
-        self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = (
-            weakref.WeakKeyDictionary()
-        )  # L-BFGS: the line that made it
+        # L-BFGS: the line that made it.
+        self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = weakref.WeakKeyDictionary()
         self.captures = 0  # CUDA graphs
         graph = torch.cuda.CUDAGraph
         begin = graph.capture_begin

@@ -1,10 +1,10 @@
-"""The hooks of `plimsoll predict` inside the user's Python processes: they watch PyTorch's allocator and the optimizers.
+"""The hooks of `plimsoll predict` inside the user's Python processes: they watch PyTorch's allocator and the
+optimizers.
 
-The launcher writes imports.py, patches.py and this file as one sitecustomize.py to a private folder, first in PYTHONPATH,
-so that every Python process of the program runs it: `python -m`, torchrun's ranks, pytest. It prints nothing, does not change
-the memory figures (except patches.py's send_objects, by a few hundred bytes), and stops the program only after the
-requested steps. Each process writes `PID.json` (see report()) and, when memory runs out and when the process ends,
-`PID.pickle`, PyTorch's own snapshot.
+Every Python process of the program that imports PyTorch has them (start.py): `python -m`, torchrun's ranks, pytest.
+This prints nothing, does not change the memory figures (except patches.py's send_objects, by a few hundred bytes),
+and stops the program only after the requested steps. Each process writes `PID.json` (see report()) and, when memory
+runs out and when the process ends, `PID.pickle`, PyTorch's own snapshot.
 """
 
 from __future__ import annotations
@@ -30,9 +30,8 @@ from .shadows import Known
 from .source import is_library
 from .warnings import Warnings
 
-STOP = os.path.join(
-    settings.FOLDER, protocol.STOP
-)  # exit once this file exists; also in forks, whose folder is another
+# Exit once this file exists; also in forks, whose folder is another.
+STOP = os.path.join(settings.FOLDER, protocol.STOP)
 PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
 QUIET = 6  # reserved bytes that did not grow for this many steps have settled
 LATEST = 60  # steps after which nobody waits for that

@@ -1,6 +1,5 @@
-"""What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history, serves figures
-to `plimsoll top`, and explains a failure below its traceback. The launcher puts imports.py before this file in one
-sitecustomize.py.
+"""What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history,
+serves figures to `plimsoll top`, and explains a failure below its traceback. start.py begins.
 """
 
 from __future__ import annotations
@@ -200,8 +199,8 @@ class Attend:
         )
 
     def gpu(self) -> str:
-        """The GPU that it runs on, as an option: by its name if `plimsoll` knows that, otherwise by its size. A limit makes it
-        a smaller one.
+        """The GPU that it runs on, as an option: by its name if `plimsoll` knows that, otherwise by its size. A limit
+        makes it a smaller one.
         """
         import subprocess
 
@@ -249,7 +248,9 @@ class Attend:
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self) -> None:
-        """Techniques that had nothing to do. A launcher of ranks trains nothing itself, nor does the parent of a training process."""
+        """Techniques that had nothing to do. A launcher of ranks trains nothing itself, nor does the parent of a
+        training process.
+        """
         if {"torch.distributed.run", "torch.distributed.launcher.api"} & set(sys.modules) or self.only_starts():
             return
         rows = self.techniques.report() if self.techniques and self.torch.is_grad_enabled() else []

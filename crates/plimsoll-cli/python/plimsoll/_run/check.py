@@ -1,4 +1,6 @@
-"""`plimsoll run --check`: measures the peaks of this process, and has plimsoll compare them with those of the plan at the end."""
+"""`plimsoll run --check`: measures the peaks of this process, and has plimsoll compare them with those of the plan at
+the end.
+"""
 
 from __future__ import annotations
 

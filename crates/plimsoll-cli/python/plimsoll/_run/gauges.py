@@ -1,8 +1,8 @@
-"""The figures of this process for the live view: PyTorch's statistics, categories, levels at steps. Nothing is computed unless a
-client asks, except a count and a number of bytes for each step of an optimizer.
+"""The figures of this process for the live view: PyTorch's statistics, categories, levels at steps. Nothing is
+computed unless a client asks, except a count and a number of bytes for each step of an optimizer.
 
-Modules are known by their parameters' and buffers' registration, optimizers by their steps. `other` is what belongs to
-neither: activations, inputs, temporaries, workspaces.
+Modules are known by their parameters' and buffers' registration, optimizers by their steps. `other` is what belongs
+to neither: activations, inputs, temporaries, workspaces.
 """
 
 from __future__ import annotations

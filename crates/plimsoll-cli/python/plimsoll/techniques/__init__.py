@@ -1,14 +1,16 @@
 """Techniques that make a PyTorch program use less memory, applied from outside to an unmodified program.
 
-`install(torch)` patches PyTorch once, after its import, without an effect. `activate(wanted, host)` switches techniques on:
-`wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in a file of its own:
+`install(torch)` patches PyTorch once, after its import, without an effect. `activate(wanted, host)` switches
+techniques on: `wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in a
+file of its own:
 
     name       the name in `--with`
     around     called around the outermost module call of a training step (roots.py), if it is a method
     first      called before the first such call of a module
     report     what it did, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
 
-A technique that cannot be applied calls `refuse` with the reason, and the host ends the program; so it does where one raises.
+A technique that cannot be applied calls `refuse` with the reason, and the host ends the program; so it does where one
+raises.
 """
 
 from __future__ import annotations

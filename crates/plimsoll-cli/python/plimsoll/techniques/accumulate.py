@@ -1,8 +1,8 @@
-"""Accumulates gradients inside the outermost module call: each part of the batch runs forward and backward at once, where the
-call returns the loss. Rounding differs, and dropout draws other masks.
+"""Accumulates gradients inside the outermost module call: each part of the batch runs forward and backward at once,
+where the call returns the loss. Rounding differs, and dropout draws other masks.
 
-The gradients of the parts are added up in buffers. When the program calls `backward`, they are scaled by the gradient of
-the loss and added to the parameters' gradients.
+The gradients of the parts are added up in buffers. When the program calls `backward`, they are scaled by the gradient
+of the loss and added to the parameters' gradients.
 """
 
 from __future__ import annotations
@@ -41,11 +41,10 @@ class Accumulate:
 
     name = "accumulate"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int) -> None:
         self.number, self.count, self.small = value, 0, None
-        self.kinds: weakref.WeakKeyDictionary[Any, str] = (
-            weakref.WeakKeyDictionary()
-        )  # the classes of the models that it acted on
+        # The classes of the models that it acted on.
+        self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def first(self, root: Any) -> None:
         parts.check(self.name, root)

@@ -1,8 +1,9 @@
 """Keeps the moments of Adam and AdamW in 8 bits: 2 bytes a parameter instead of 8. Changes the numbers.
 
-Blockwise dynamic quantization (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021, section 2; the block size and the
-least number of elements are those of bitsandbytes): each block of 256 values is divided by its largest magnitude, and each quotient is
-replaced by the nearest of 256 codes, which are dense near zero. The update itself is Adam's, in f32.
+Blockwise dynamic quantization (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021, section 2; the
+block size and the least number of elements are those of bitsandbytes): each block of 256 values is divided by its
+largest magnitude, and each quotient is replaced by the nearest of 256 codes, which are dense near zero. The update
+itself is Adam's, in f32.
 """
 
 from __future__ import annotations
@@ -75,7 +76,9 @@ def divided(elements: int) -> Iterator[tuple[slice, slice]]:
 
 
 def moments_of(state: dict[str, Any], parameter: Any) -> list[Moment]:
-    """The two moments; made at the first step, converted where a saved state was loaded (which PyTorch does in the parameter's type)."""
+    """The two moments; made at the first step, converted where a saved state was loaded (which PyTorch does in the
+    parameter's type).
+    """
     found = []
     for name in MOMENTS:
         value: Any = state.get(name)
@@ -160,7 +163,7 @@ class Adam8bit:
 
     name = "adam-8bit"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.optimizers: list[Any] = []
         self.parameters = 0
 
@@ -213,7 +216,9 @@ class Adam8bit:
 
 
 def convert(optimizer: Any) -> None:
-    """One optimizer, in a program that asks for it: a class of its own for this one, with the same name in a saved program."""
+    """One optimizer, in a program that asks for it: a class of its own for this one, with the same name in a saved
+    program.
+    """
     kind = type(optimizer)
     own = type(kind.__name__, (kind,), dict(__module__=kind.__module__, step=step))
     optimizer.__class__ = own

@@ -1,10 +1,11 @@
-"""The second computation of a block, whose results are those of the first one: it has the parameters (`torch.func.functional_call` puts
-others in their place for a call), the buffers, the numbers and flags on its modules, and the generators of Python and NumPy as they were
-before the first. What it does to them is undone, so that a block that counts its calls counts each once. PyTorch's checkpointing restores
-its own generators.
+"""The second computation of a block, whose results are those of the first one: it has the parameters
+(`torch.func.functional_call` puts others in their place for a call), the buffers, the numbers and flags on its
+modules, and the generators of Python and NumPy as they were before the first. What it does to them is undone, so that
+a block that counts its calls counts each once. PyTorch's checkpointing restores its own generators.
 
-The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are skipped at random.
-Normalization layers are left out: their results do not depend on their statistics, so the second computation leaves those as they are.
+The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are
+skipped at random. Normalization layers are left out: their results do not depend on their statistics, so the second
+computation leaves those as they are.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def is_sharded(tensor: Any) -> bool:
 
 
 class Places:
-    """A block's normalization layers with statistics, where its other buffers are: [(name, dictionary, key)], and its own parameters."""
+    """A block's normalization layers with statistics, where its other buffers are: [(name, dictionary, key)], and its
+    own parameters.
+    """
 
     def __init__(self, block: Any) -> None:
         modules = dict(block.named_modules())
@@ -126,8 +129,8 @@ class First:
         return next((name for name, value in changed.items() if value is None), None)
 
     def changed_buffers(self) -> dict[str, Any]:
-        """The buffers that were changed so far, as they were before: {name: value}. A gradient that the block itself asks for needs them
-        before its end.
+        """The buffers that were changed so far, as they were before: {name: value}. A gradient that the block itself
+        asks for needs them before its end.
         """
         if self.has_ended:
             return self.kept

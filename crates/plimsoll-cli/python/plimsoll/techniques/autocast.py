@@ -1,4 +1,6 @@
-"""bf16 autocast around the outermost module call; results are converted to f32, as accelerate does. Changes the numbers."""
+"""bf16 autocast around the outermost module call; results are converted to f32, as accelerate does. Changes the
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ class Autocast:
 
     name = "bf16"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.applied = 0
 
     def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,8 +1,9 @@
-"""The repeated blocks of a model: entries of a container, with modules inside, whose class occurs more than once, and the model's
-other modules of such a class. In a model without such entries, its attributes (`self.down1`, `self.down2`) whose class does.
+"""The repeated blocks of a model: entries of a container, with modules inside, whose class occurs more than once, and
+the model's other modules of such a class. In a model without such entries, its attributes (`self.down1`,
+`self.down2`) whose class does.
 
-Of nested ones the outermost count. A container that is itself an entry (a stage of a ResNet) is searched instead; a module
-without a forward function (a ModuleList in a ModuleList) is never called, so it is none.
+Of nested ones the outermost count. A container that is itself an entry (a stage of a ResNet) is searched instead; a
+module without a forward function (a ModuleList in a ModuleList) is never called, so it is none.
 
 Where no class repeats, a module may still be called again and again, as the one layer of ALBERT: `Repeats`.
 """
@@ -27,8 +28,8 @@ def find(root: Any) -> list[tuple[str, Any]]:
 
 
 def nested(root: Any) -> list[tuple[str, Any]]:
-    """The repeated blocks inside of the repeated blocks, such as those of a network's stages; a block without any stands for itself.
-    Empty if there are none.
+    """The repeated blocks inside of the repeated blocks, such as those of a network's stages; a block without any
+    stands for itself. Empty if there are none.
     """
     found = []
     for path, block in find(root):
@@ -58,12 +59,10 @@ class Repeats:
     """Finds modules that are called again in the same call of their model."""
 
     def __init__(self) -> None:
-        self.places: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = (
-            weakref.WeakKeyDictionary()
-        )  # by module: its model, and its path there
-        self.calls: weakref.WeakKeyDictionary[Any, int] = (
-            weakref.WeakKeyDictionary()
-        )  # by module, in this call of the model
+        # By module: its model, and its path there.
+        self.places: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
+        # By module, in this call of the model.
+        self.calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def add(self, root: Any) -> None:
         """Looks for repeated calls inside of this model from here on."""

@@ -39,17 +39,15 @@ class Checkpoint:
     none = "the model has no repeated blocks"
     find = staticmethod(blocks.find)
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.most = value  # the number of blocks of each model; None: all
         self.of = self.count = 0
         self.lines: list[tuple[str, list[str]]] = []  # the class of a model, and the code for it
-        self.takes = (
-            False  # whether a block changes a list that it is given, which PyTorch's own checkpointing does not allow
-        )
+        # Whether a block changes a list that it is given, which PyTorch's own checkpointing does not allow.
+        self.takes = False
         self.patched: set[type] = set()
-        self.drew: weakref.WeakKeyDictionary[Any, bool] = (
-            weakref.WeakKeyDictionary()
-        )  # by model: whether a call drew from the generators of Python and NumPy
+        # By model: whether a call drew from the generators of Python and NumPy.
+        self.drew: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.draws = True  # whether this call may, so that their states are kept for each block, which takes time
         self.running = threading.local()  # `inside`: whether a block is
         self.repeats = blocks.Repeats()
@@ -152,8 +150,8 @@ class Checkpoint:
         first = [(args, kwargs)]
 
         def run(*leaves: Any) -> Any:
-            """A block may take things out of a list that it is given. So the program's own lists are for the first computation, and
-            the second gets lists as they were before it.
+            """A block may take things out of a list that it is given. So the program's own lists are for the first
+            computation, and the second gets lists as they were before it.
             """
             args, kwargs = first.pop() if first else tree_unflatten(leaves, structure)
             return self.inside(original, block, *args, **kwargs)
@@ -203,7 +201,9 @@ class CheckpointNested(Checkpoint):
 
 
 def are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether there is nothing to take out of them; and PyTorch's checkpointing looks for devices, whose generators it restores, in `args`."""
+    """Whether there is nothing to take out of them; and PyTorch's checkpointing looks for devices, whose generators
+    it restores, in `args`.
+    """
     return all(isinstance(it, PLAIN) or it is None or isinstance(it, torch.Tensor) for it in args) and all(
         isinstance(it, PLAIN) or it is None for it in kwargs.values()
     )

@@ -1,8 +1,8 @@
-"""Computes a linear layer and the cross-entropy of its result in chunks of rows, so that the logits of the whole batch never
-exist. Rounding differs, because the gradient of the weight is a sum over chunks.
+"""Computes a linear layer and the cross-entropy of its result in chunks of rows, so that the logits of the whole
+batch never exist. Rounding differs, because the gradient of the weight is a sum over chunks.
 
-A linear layer with many outputs returns `LazyLogits`. If something other than a loss uses those of a layer, that layer
-computes as usual from then on; if no loss uses any, the technique is refused.
+A linear layer with many outputs returns `LazyLogits`. If something other than a loss uses those of a layer, that
+layer computes as usual from then on; if no loss uses any, the technique is refused.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ChunkedLoss:
 
     name = "chunked-loss"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.rows, self.count, self.classes, self.weight = value, 0, 0, None
         self.is_functional = False
 
@@ -82,7 +82,9 @@ class ChunkedLoss:
             context.refuse(self.name, why)
 
     def suits(self, input: Any, weight: Any, owner: Any = None) -> bool:
-        """Whether the result of a linear layer with this input and weight is worth it, and no other use of it is known."""
+        """Whether the result of a linear layer with this input and weight is worth it, and no other use of it is
+        known.
+        """
         if type(input) is not torch.Tensor or type(weight) not in (torch.Tensor, torch.nn.Parameter):
             return False
         if weight.dim() != 2 or weight.shape[0] < LEAST_CLASSES or input.dim() < 2 or torch.compiler.is_compiling():
@@ -118,7 +120,9 @@ class ChunkedLoss:
 
 
 def is_checkpointed() -> bool:
-    """Whether what runs is computed again later: a result that is computed where it is used would then save its tensors in another order."""
+    """Whether what runs is computed again later: a result that is computed where it is used would then save its
+    tensors in another order.
+    """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
 

@@ -1,6 +1,6 @@
-"""Compiles the model with torch.compile, which keeps only a share of the activations: the others are computed again in the backward pass,
-as the compiler chooses them. For programs that do not compile it themselves (memory_budget.py is for those). Rounding differs, and
-dropout draws other masks.
+"""Compiles the model with torch.compile, which keeps only a share of the activations: the others are computed again
+in the backward pass, as the compiler chooses them. For programs that do not compile it themselves (memory_budget.py
+is for those). Rounding differs, and dropout draws other masks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Compile(MemoryBudget):
 
     name = "compile"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         super().__init__(value)
         self.count = 0
 

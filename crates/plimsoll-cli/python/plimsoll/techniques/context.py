@@ -53,7 +53,9 @@ def is_around(file: str) -> bool:
 
 
 def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls it. Where a technique raises, the run ends: the program might catch the exception and train without a step."""
+    """Calls it. Where a technique raises, the run ends: the program might catch the exception and train without a
+    step.
+    """
     try:
         return function(*args, **kwargs)
     except Exception as failure:

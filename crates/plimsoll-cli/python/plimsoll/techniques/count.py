@@ -1,8 +1,9 @@
-"""Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that it reads and
-writes, and where it ran. Only for a run of its own: a dispatch mode keeps tensors alive a little longer.
+"""Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that
+it reads and writes, and where it ran. Only for a run of its own: a dispatch mode keeps tensors alive a little longer.
 
-Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model; `block N.M` inside
-the nested block M of it; `rest` is all else, evaluation too. The step is the one with the fewest FLOPs: others may contain an evaluation.
+Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model;
+`block N.M` inside the nested block M of it; `rest` is all else, evaluation too. The step is the one with the fewest
+FLOPs: others may contain an evaluation.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Count:
 
     name = "count"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.phase = "rest"
         self.mode: Mode | None = None
         # (phase, type, flops, bytes): operators, of this step and of the whole one with the fewest FLOPs
@@ -144,8 +145,8 @@ class Mode(TorchDispatchMode):
 
 
 def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Under a dispatch mode, PyTorch chooses the form of `ctc_loss` whose lengths are tensors, which has no kernel for lengths in the
-    host's memory.
+    """Under a dispatch mode, PyTorch chooses the form of `ctc_loss` whose lengths are tensors, which has no kernel
+    for lengths in the host's memory.
     """
     place = dict(_ctc_loss=2, _ctc_loss_backward=3).get(func._overloadpacket.__name__)
     if place is not None and func._overloadname == "Tensor" and all(it.is_cpu for it in args[place : place + 2]):
@@ -155,8 +156,8 @@ def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[An
 
 
 def rate(packet: Any, tensors: Any) -> str:
-    """The type in which a GPU multiplies, that of the operator's first floating tensor; `conv` before that of a convolution, which
-    reaches less of it.
+    """The type in which a GPU multiplies, that of the operator's first floating tensor; `conv` before that of a
+    convolution, which reaches less of it.
     """
     is_convolution = "convolution" in packet.__name__
     kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)

@@ -10,7 +10,7 @@ class Expandable:
 
     name = "expandable"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         pass
 
     def begin(self) -> None:

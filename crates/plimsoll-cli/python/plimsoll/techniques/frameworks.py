@@ -1,4 +1,6 @@
-"""What a technique is called in the framework that the program trains with: comments before the code that does the same."""
+"""What a technique is called in the framework that the program trains with: comments before the code that does the
+same.
+"""
 
 from __future__ import annotations
 

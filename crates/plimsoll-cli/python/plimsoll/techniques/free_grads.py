@@ -18,7 +18,7 @@ class FreeGrads:
 
     name = "free-grads"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.fresh = False  # whether a gradient was added since the last step
         self.between = False  # whether the forward pass has begun and no backward pass since
         self.late = False  # whether the program clears gradients between the two

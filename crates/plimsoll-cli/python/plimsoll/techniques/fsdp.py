@@ -1,6 +1,6 @@
-"""Shards the model's parameters, gradients and optimizer states over the ranks of `run --devices N` (FSDP2: `fully_shard` of
-the repeated blocks and of the model). Each rank computes its rows of the batch. Rounding differs, because gradients are sums
-over ranks, and dropout draws other masks.
+"""Shards the model's parameters, gradients and optimizer states over the ranks of `run --devices N` (FSDP2:
+`fully_shard` of the repeated blocks and of the model). Each rank computes its rows of the batch. Rounding differs,
+because gradients are sums over ranks, and dropout draws other masks.
 
 The program stays one of a single process: outside the model's calls every rank has the whole batch and does the same.
 """
@@ -36,7 +36,7 @@ class Fsdp:
 
     name = "fsdp"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.mesh: Any = None
         self.rank = self.world = 0
         self.sharded = 0  # modules with a `fully_shard` of their own
@@ -92,7 +92,9 @@ class Fsdp:
         return call
 
     def counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """In a ring each rank sends all parts of the whole tensor but one; an all-reduce is a reduce-scatter and an all-gather."""
+        """In a ring each rank sends all parts of the whole tensor but one; an all-reduce is a reduce-scatter and an
+        all-gather.
+        """
 
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -272,7 +274,9 @@ def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replace(pairs: dict[int, tuple[Any, Any]]) -> None:
-    """Puts the sharded parameters where the program keeps the old ones: in optimizers, and in lists and dictionaries of its own."""
+    """Puts the sharded parameters where the program keeps the old ones: in optimizers, and in lists and dictionaries
+    of its own.
+    """
     mine = {id(it) for it in pairs.values()}
     changed: Callable[..., Any] = lambda it: pairs[id(it)][1] if id(it) in pairs else it
     for holder in gc.get_referrers(*(old for old, _ in pairs.values())):

@@ -1,12 +1,13 @@
 """Copies of saved tensors to the host and back, beside the computation.
 
-Of the bytes that a forward pass saves, a share stays on the GPU: the last ones, which are needed again first. The first ones
-leave. Their copies begin at once if they left in the last forward pass of the model, too; before more than the share is on the
-GPU, the computation's stream waits for the oldest copy. In the backward pass tensors come back ahead of their use, in the opposite order, as
-far as the share allows. What is allocated depends on bytes and on the order of requests, never on time.
+Of the bytes that a forward pass saves, a share stays on the GPU: the last ones, which are needed again first. The
+first ones leave. Their copies begin at once if they left in the last forward pass of the model, too; before more than
+the share is on the GPU, the computation's stream waits for the oldest copy. In the backward pass tensors come back
+ahead of their use, in the opposite order, as far as the share allows. What is allocated depends on bytes and on the
+order of requests, never on time.
 
-Each direction has a stream of its own. Memory for tensors that come back is from the computation's stream, where it is freed; the
-copy waits for what was queued there before. Pinned memory is kept for the next step.
+Each direction has a stream of its own. Memory for tensors that come back is from the computation's stream, where it
+is freed; the copy waits for what was queued there before. Pinned memory is kept for the next step.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The share of activations that a compiled model keeps: the others are computed again in the backward pass, as PyTorch's compiler
-chooses them (`torch._functorch.config.activation_memory_budget`). For programs that use torch.compile. Rounding may differ.
+"""The share of activations that a compiled model keeps: the others are computed again in the backward pass, as
+PyTorch's compiler chooses them (`torch._functorch.config.activation_memory_budget`). For programs that use
+torch.compile. Rounding may differ.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ class MemoryBudget:
 
     name = "memory-budget"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.percent = PERCENT if value is None else min(value, 100)
 
     def begin(self) -> None:

@@ -1,5 +1,5 @@
-"""The program's own torch.compile compiles nothing: its operators run one by one, and techniques can act inside of the model. Rounding
-differs from that of compiled kernels, and dropout draws other masks.
+"""The program's own torch.compile compiles nothing: its operators run one by one, and techniques can act inside of
+the model. Rounding differs from that of compiled kernels, and dropout draws other masks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class NoCompile:
 
     name = "no-compile"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.count = 0
 
     def begin(self) -> None:

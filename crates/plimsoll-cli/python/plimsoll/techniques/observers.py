@@ -1,5 +1,6 @@
-"""Notes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques that depend on
-it subscribe to `listeners`. Installed right after the import of torch, so that `from ... import` finds these functions.
+"""Notes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques that
+depend on it subscribe to `listeners`. Installed right after the import of torch, so that `from ... import` finds
+these functions.
 """
 
 from __future__ import annotations

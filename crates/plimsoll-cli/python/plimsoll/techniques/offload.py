@@ -1,7 +1,9 @@
-"""Moves large tensors that the backward pass needs to pinned host memory, and brings them back there. The same numbers.
+"""Moves large tensors that the backward pass needs to pinned host memory, and brings them back there. The same
+numbers.
 
-What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay. On a GPU
-the copies have streams of their own, beside the computation (`lane.py`). The value is the percentage of the bytes that leaves.
+What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay. On
+a GPU the copies have streams of their own, beside the computation (`lane.py`). The value is the percentage of the
+bytes that leaves.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class View:
 
 
 class Kept:
-    """A saved tensor that stays. It is detached: an operator's result that kept its graph would be kept by it, forever."""
+    """A saved tensor that stays. It is detached: an operator's result that kept its graph would be kept by it,
+    forever.
+    """
 
     def __init__(self, tensor: Any) -> None:
         self.kept, self.version = tensor.detach(), tensor._version
@@ -51,7 +55,7 @@ class Offload:
 
     name = "offload"
 
-    def __init__(self, value: Any, least_bytes: Any = None) -> None:
+    def __init__(self, value: int | None, least_bytes: int | None = None) -> None:
         self.percent = PERCENT if value is None else value
         self.least_bytes = least_bytes  # None: `LEAST_BYTES` on a GPU, everything elsewhere, where it costs little
         self.before: weakref.WeakKeyDictionary[Any, lane.Before] = weakref.WeakKeyDictionary()  # by model
@@ -93,9 +97,8 @@ class Offload:
             if tensor.nbytes * LEAST_SHARE < bytes or storage._cdata in parameters:
                 return stays(tensor)
             if tensor.nbytes < bytes and not tensor._is_view():
-                return stays(
-                    tensor
-                )  # a part with a version of its own (`unsafe_chunk`, as in LSTM cells): others may still change
+                # A part with a version of its own (`unsafe_chunk`, as in LSTM cells): others may still change.
+                return stays(tensor)
             key = (storage._cdata, tensor._version)
             if key not in found:
                 found[key] = StorageWeakRef(storage), copies.add(tensor)

@@ -1,5 +1,5 @@
-"""Optimizer steps without the temporary copies of `foreach`: one parameter after the other, or in one fused kernel. Rounding
-may differ.
+"""Optimizer steps without the temporary copies of `foreach`: one parameter after the other, or in one fused kernel.
+Rounding may differ.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ class Setting:
     name: str
     options: dict[str, bool]
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.set = 0
         self.kinds: set[str] = set()
         self.others: set[str] = set()

@@ -1,5 +1,6 @@
-"""The rows of a batch that a rank computes, and tensors of all ranks' rows. Outside the model all ranks have the same tensors
-and the same gradients; inside, each has its own rows, with gradients times the number of ranks: `fully_shard` averages over ranks.
+"""The rows of a batch that a rank computes, and tensors of all ranks' rows. Outside the model all ranks have the same
+tensors and the same gradients; inside, each has its own rows, with gradients times the number of ranks: `fully_shard`
+averages over ranks.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class Sum(torch.autograd.Function):
 
 
 class Lazy(torch.Tensor):
-    """All ranks' rows of a tensor that a model returns beside its loss: exchanged where the program uses it. All ranks run the
-    same program, so all do at the same place.
+    """All ranks' rows of a tensor that a model returns beside its loss: exchanged where the program uses it. All
+    ranks run the same program, so all do at the same place.
     """
 
     @staticmethod

@@ -1,5 +1,5 @@
-"""Splits the batch inside the outermost module call: each part is checkpointed as a whole, and the results are put together.
-Rounding differs, and dropout draws other masks.
+"""Splits the batch inside the outermost module call: each part is checkpointed as a whole, and the results are put
+together. Rounding differs, and dropout draws other masks.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ class Split:
 
     name = "split"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int) -> None:
         self.number, self.count, self.small = value, 0, None
-        self.kinds: weakref.WeakKeyDictionary[Any, str] = (
-            weakref.WeakKeyDictionary()
-        )  # the classes of the models that it acted on
+        # The classes of the models that it acted on.
+        self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
     def first(self, root: Any) -> None:
         parts.check(self.name, root)

@@ -21,7 +21,7 @@ class StepInBackward:
 
     name = "step-in-backward"
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: int | None) -> None:
         self.count = 0
         self.known: dict[int, tuple[Any, int]] = {}  # the optimizer and the number of its group, by parameter
         self.used: dict[
