@@ -88,7 +88,9 @@ def of_change(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[s
 
 
 def random(known: Known, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-    """Random integers lie between their bounds; a random permutation has each index once."""
+    """Wraps an operator that draws integers. Random integers lie between their bounds; a random permutation has each
+    index once.
+    """
     is_permutation = operator._schema.name == "aten::randperm"
 
     def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:

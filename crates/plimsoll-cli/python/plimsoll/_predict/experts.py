@@ -92,8 +92,8 @@ def shares(torch: Any, indices: Any, count: int, dim: int, is_single: bool) -> A
 
 
 def scattering(wrapped: Any) -> Callable[..., Any]:
-    """The result is also known if the indices are, and the scattered values replace all others (the inverse of a
-    permutation), or are the gates of chosen experts among zeros.
+    """Wraps an operator that scatters. The result is also known if the indices are, and the scattered values replace
+    all others (the inverse of a permutation), or are the gates of chosen experts among zeros.
     """
 
     def scattering(known: Known, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:

@@ -158,7 +158,7 @@ class Finish:
         return self.idle > IDLE or self.left() < 0
 
     def note_level(self) -> None:
-        """Between other things, a few times a second."""
+        """Notes the level, between other things, a few times a second."""
         with_memory = range(self.torch.cuda.device_count())
         self.levels.append(max((loops.allocated(self.torch, it) for it in with_memory), default=0))
         if len(self.levels) > 4096:

@@ -161,7 +161,7 @@ class Loop:
         iterator._sampler_iter = iter(() if last is None else (last,))
 
     def row(self) -> protocol.CutLoop | None:
-        """For the report."""
+        """The loop as a row of the report; None if it got all of its batches."""
         if not self.is_decided or self.given == self.made and not self.is_cut:
             return None
         left = 0 if self.total is None or not self.is_cut else max(self.total - self.given, 0)

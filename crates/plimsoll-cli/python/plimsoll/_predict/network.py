@@ -32,7 +32,9 @@ def note(host: Any, known: set[str] = set()) -> None:
 
 
 def sockets(socket: Any) -> None:
-    """By name where a name is looked up; an address that a lookup returned is not another host."""
+    """Notes the hosts that sockets contact. By name where a name is looked up; an address that a lookup returned is
+    not another host.
+    """
     looked_up = socket.getaddrinfo
     addresses: set[Any] = set()
 

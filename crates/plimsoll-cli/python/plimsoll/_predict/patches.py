@@ -14,9 +14,9 @@ from typing import Any
 
 
 def trust_values(torch: Any) -> None:
-    """Where PyTorch itself reads a value to check it or to divide by it, a zero would end a program that runs on a
-    GPU. The read itself still happens, with its memory. TorchScript compiles some of these functions: it finds the
-    originals.
+    """PyTorch's own checks of values pass. Where PyTorch itself reads a value to check it or to divide by it, a zero
+    would end a program that runs on a GPU. The read itself still happens, with its memory. TorchScript compiles some
+    of these functions: it finds the originals.
     """
     import functools
 
@@ -42,8 +42,8 @@ def trust_values(torch: Any) -> None:
 
 
 def end_generation(module: Any) -> None:
-    """transformers reads from the device whether every sequence has ended. Here none ends before the maximum length,
-    which the host knows.
+    """Generated text has its maximum length. transformers reads from the device whether every sequence has ended.
+    Here none ends before the maximum length, which the host knows.
     """
     criteria, mixin = module.StoppingCriteriaList, module.GenerationMixin
     call, has_unfinished = criteria.__call__, mixin._has_unfinished_sequences
@@ -64,8 +64,8 @@ def end_generation(module: Any) -> None:
 
 
 def send_objects(torch: Any) -> None:
-    """Ranks send each other Python objects through GPUs, first their sizes, which would arrive as zeros. Here they go
-    through the host instead, between the same ranks.
+    """Python objects of ranks go through the host. Ranks send each other Python objects through GPUs, first their
+    sizes, which would arrive as zeros. Here they go through the host instead, between the same ranks.
     """
     import functools
     import inspect
@@ -110,7 +110,7 @@ def send_objects(torch: Any) -> None:
         return True
 
     def between_two(peer: str) -> Callable[..., Any]:
-        """Only these two ranks make this call, so only they can make a group for it."""
+        # Only these two ranks make this call, so only they can make a group for it.
 
         def redirect(arguments: Any, group: Any) -> bool:
             its_rank = arguments.get(peer)

@@ -63,7 +63,7 @@ class Questions:
 
         @functools.wraps(current_device)
         def current() -> Any:
-            """PyTorch's own functions ask for what they do next."""
+            # PyTorch's own functions ask for what they do next.
             is_own = sys._getframe(1).f_globals.get("__name__") == "torch._utils"
             return 0 if not is_own and is_early() else current_device()
 
@@ -119,7 +119,7 @@ class Questions:
 
 
 def index_of(torch: Any, device: Any) -> int:
-    """The first one is the current one. Another kind of device has none."""
+    """The number of a device. The first one is the current one. Another kind of device has none."""
     if isinstance(device, int):
         return device
     device = torch.device("cuda" if device is None else device)

@@ -117,7 +117,7 @@ class Reads:
         atexit.register(lambda: self.library.plimsoll_standin_on_read(kind()))
 
     def on_read(self, to: int, _from: int, count: int) -> None:
-        """The stand-in copied zeros to the host. A failure here must not fail the program."""
+        """The stand-in's hook. The stand-in copied zeros to the host. A failure here must not fail the program."""
         state = self.of_thread
         if getattr(state, "busy", False) or sys is None:
             return
@@ -289,7 +289,7 @@ class Reads:
         ]
 
     def rows(self) -> list[protocol.Read]:
-        """Sites with the same line and different call stacks share a row."""
+        """Rows for the report. Sites with the same line and different call stacks share a row."""
         rows: dict[tuple[Any, ...], protocol.Read] = {}
         for site in list(self.sites.values()):
             row = site.row()
@@ -306,7 +306,7 @@ class Reads:
 
 
 def without_overload(name: str) -> str:
-    """`repeat_interleave_self_Tensor` is an overload of `repeat_interleave`."""
+    """The operator's name without its overload: `repeat_interleave` for `repeat_interleave_self_Tensor`."""
     aten, parts = sys.modules["torch"].ops.aten, name.split("_")
     for end in range(len(parts), 0, -1):
         short = "_".join(parts[:end])

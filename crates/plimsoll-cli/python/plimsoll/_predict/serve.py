@@ -71,9 +71,9 @@ class Serve:
         Questions(torch, self.is_early, self.asked, self.note_question)
 
     def choose_later(self, torch: Any) -> None:
-        """`set_device` uses CUDA although no tensor is on it yet: transformers calls it before the program makes its
-        model. The first device is the current one anyway; the choice is made where CUDA is used, or a process group
-        is made.
+        """Puts the choice of the first device off. `set_device` uses CUDA although no tensor is on it yet:
+        transformers calls it before the program makes its model. The first device is the current one anyway; the
+        choice is made where CUDA is used, or a process group is made.
         """
         original = torch._C._cuda_setDevice
 
@@ -139,7 +139,8 @@ class Serve:
         return True
 
     def requests(self) -> None:
-        """Every optimizer imports it, for a second or two: once, before the forks."""
+        """Waits for requests, and forks for each. Returns in a child."""
+        # Every optimizer imports it, for a second or two: once, before the forks.
         with contextlib.suppress(Exception):
             importlib.import_module("torch._dynamo")
         number, most = 0, min(len(os.sched_getaffinity(0)), MOST)
@@ -205,7 +206,7 @@ class Serve:
         os.replace(f"{done}.unfinished", done)
 
     def was_asked_for_memory(self) -> bool:
-        """By the program, before it used CUDA: as NVML and nvidia-smi are."""
+        """Whether the program asked for the memory's size before it used CUDA, as through NVML and nvidia-smi."""
         shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
         return shared is not None and shared != "" and os.path.exists(os.path.join(shared, ASKED))
 
@@ -266,7 +267,7 @@ class Serve:
         kind.__init__ = __init__
 
     def take_device(self, memory_bytes: int, shared: str) -> None:
-        """Its device is no other child's, and may have another size."""
+        """Takes a device that is no other child's, and may have another size."""
         os.environ["PLIMSOLL_STANDIN_SHARED"] = shared
         if memory_bytes:
             os.environ["PLIMSOLL_STANDIN_MEMORY"] = str(memory_bytes)
@@ -275,14 +276,14 @@ class Serve:
         take(memory_bytes, os.fsencode(shared))
 
     def has_group(self) -> bool:
-        """A process group's threads, which free what it has sent and which its end waits for, would not be in a
-        child.
+        """Whether there is a process group. A process group's threads, which free what it has sent and which its end
+        waits for, would not be in a child.
         """
         distributed = self.torch.distributed
         return bool(distributed.is_available() and distributed.is_initialized())
 
     def be_a_rank(self, number: int) -> None:
-        """The first of this many, without the others."""
+        """Makes this process the first of this many ranks, without the others."""
         place = dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=number, LOCAL_WORLD_SIZE=number, MASTER_PORT=29500)
         os.environ.update({name: str(value) for name, value in place.items()})
         os.environ.update(MASTER_ADDR="127.0.0.1", PLIMSOLL_RANKS="1")

@@ -20,7 +20,20 @@ from collections.abc import Callable
 from typing import Any
 
 from . import bounds, experts
-from .shadow import ARITHMETIC, CHANGED, COMPARE, COUNTED, GATHER, LOGIC, MADE, REDUCE, Shadow, marks_of, version
+from .shadow import (
+    ARITHMETIC,
+    CHANGED,
+    COMPARE,
+    COUNTED,
+    GATHER,
+    LOGIC,
+    MADE,
+    REDUCE,
+    Shadow,
+    marks_of,
+    version,
+    with_numbers,
+)
 
 MOST_BYTES = 4 << 20  # of a storage with a shadow
 MOST_FLOATS = 1 << 14  # bytes, of a floating-point one
@@ -74,31 +87,8 @@ class Known:
         except (RuntimeError, AttributeError, ValueError):
             return  # this PyTorch does not have it
         self.library.impl(
-            name, wrapped(operator, self.with_numbers(operator, kernel.call_boxed)), "CUDA", with_keyset=True
+            name, wrapped(operator, with_numbers(torch, operator, kernel.call_boxed)), "CUDA", with_keyset=True
         )
-
-    def with_numbers(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Where the program passes a number for a tensor, the wrapper gets the number, but the kernel needs a tensor,
-        of a dtype that gives the result the same dtype.
-        """
-        torch = self.torch
-        places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
-        if len(places) < 2:
-            return call
-
-        def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
-            numbers = [at for at in places if at < len(args) and not isinstance(args[at], torch.Tensor)]
-            if not numbers:
-                return call(keys, *args, **kwargs)
-            given = list(args)
-            with self.quiet():
-                other = [given[at] for at in places if at < len(given) and isinstance(given[at], torch.Tensor)][-1]
-                for at in numbers:
-                    kind = torch.result_type(other, given[at])
-                    given[at] = torch.scalar_tensor(given[at], dtype=kind, device="cpu")
-            return call(keys, *given, **kwargs)
-
-        return run
 
     def trust_finite(self) -> None:
         """Values are finite, as in a training that works; zeros would be read as `False`. A check that they are passes.
@@ -133,7 +123,7 @@ class Known:
             self.keep(result, self.torch.full((), answer, dtype=self.torch.bool, device="cpu"), unsure=not answer)
 
     def quiet(self) -> Any:
-        """The program's function modes (a default device, for example) must not apply to our calls."""
+        """A context in which the program's function modes (a default device, for example) do not apply to our calls."""
         return self.torch._C.DisableTorchFunction()
 
     # Shadows.
@@ -206,7 +196,9 @@ class Known:
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
 
     def forget_written(self) -> None:
-        """Ranges that NCCL wrote are unknown here; the stand-in knows the values that ranks send each other."""
+        """Drops the values that NCCL has overwritten. Ranges that NCCL wrote are unknown here; the stand-in knows
+        the values that ranks send each other.
+        """
         if self.writes is None or self.writes.value == self.seen:
             return
         with self.lock:
@@ -388,7 +380,7 @@ class Known:
         return self.run_on_host(operator, known_args, rest), even, unsure
 
     def copied_back(self, call: Callable[..., Any], keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A copy to the host."""
+        """Runs a copy to the host, which gets the known values."""
         source = args[1]
         with self.quiet():
             value, unsure = self.shadow(source), self.unsure(source) if source.is_cuda else None
@@ -414,7 +406,9 @@ class Known:
         return dispatched
 
     def judging(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """Whether any gradient is infinite is unknown: a scaler may skip steps."""
+        """Wraps GradScaler's check of gradients. Whether any gradient is infinite is unknown: a scaler may skip
+        steps.
+        """
 
         def dispatched(keys: Any, grads: Any, found: Any, *args: Any) -> Any:
             result = call(keys, grads, found, *args)
@@ -433,7 +427,9 @@ class Known:
         value: Any,
         unsure: Any,
     ) -> Any:
-        """A read of a known value is reported only if the value depends on equal shares, or is unsure."""
+        """Runs a read of the device. A read of a known value is reported only if the value depends on equal shares,
+        or is unsure.
+        """
         state, is_known = self.of_thread, value is not None and unsure is None
         state.assumed = False
         before = {name: getattr(state, name, None) for name in ("tensor", "known", "even", "bounded")}
@@ -453,7 +449,9 @@ class Known:
         return functools.partial(experts.scattering(wrapped), self)
 
     def counting(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The operator itself reads the number of its results: it gets the number that the host computed."""
+        """Wraps an operator whose results it counts. The operator itself reads the number of its results: it gets
+        the number that the host computed.
+        """
         name = operator._schema.name.removeprefix("aten::")
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -490,5 +488,5 @@ class Known:
         return dispatched
 
     def failed(self, operator: Any, why: Exception) -> None:
-        """Without a shadow the value is unknown, which is safe."""
+        """A wrapper failed: nothing is to be done, because without a shadow the value is unknown, which is safe."""
         return None

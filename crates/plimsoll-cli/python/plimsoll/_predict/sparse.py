@@ -47,7 +47,7 @@ class Sparse:
         self.file.flush()
 
     def finish(self) -> None:
-        """A hole at the end has no size yet."""
+        """Sets the file's size: a hole at the end has none yet."""
         self.file.flush()
         end = self.file.tell()
         if os.fstat(self.file.fileno()).st_size < end:
@@ -55,7 +55,7 @@ class Sparse:
 
 
 def is_plain(file: str) -> bool:
-    """A file of the disk in which holes can be made."""
+    """Whether it is a file of the disk, in which holes can be made."""
     try:
         return (
             isinstance(file, (io.BufferedWriter, io.BufferedRandom))
@@ -99,7 +99,9 @@ class Borrowed:
 
 
 def safetensors(module: Any) -> None:
-    """As the library writes it: the widest types first, then by name, and a header of a multiple of 8 bytes."""
+    """Files of safetensors get holes. As the library writes it: the widest types first, then by name, and a header
+    of a multiple of 8 bytes.
+    """
 
     def serialize_file(tensors: dict[str, Any], filename: Any, metadata: Any) -> None:
         names = sorted(tensors, key=lambda name: (-WIDTHS.get(tensors[name][0], 1), name))

@@ -42,7 +42,7 @@ def note_status(module: Any) -> None:
     bootstrap = module.BaseProcess._bootstrap
 
     def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
-        """It prints the exception that ended it."""
+        # It prints the exception that ended it.
         status = bootstrap(self, *args, **kwargs)
         if settings.WATCH and isinstance(status, int):
             settings.WATCH[0].status = status
@@ -84,5 +84,5 @@ def keep_inductor(module: Any) -> None:
 
 
 def keep_triton(module: Any) -> None:
-    """Triton, too."""
+    """Triton writes to the run's private caches, too."""
     module.cache.dir = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "triton")

@@ -167,8 +167,8 @@ class Watch:
         self.report()
 
     def watch_optimizers(self) -> None:
-        """A step counts once every optimizer has stepped, other than those around another one; without an optimizer,
-        backward passes are counted.
+        """Counts steps. A step counts once every optimizer has stepped, other than those around another one; without
+        an optimizer, backward passes are counted.
         """
         import functools
 
@@ -200,7 +200,7 @@ class Watch:
         self.count_steps(min(it for it in steps if it or is_waiting))
 
     def backward_begins(self) -> None:
-        """A step is done when the first of the lines that call `backward` is reached again."""
+        """A backward pass begins. A step is done when the first of the lines that call `backward` is reached again."""
         if self.state != "running" or len(self.steps):
             return
         frame = sys._getframe(2)
@@ -238,12 +238,14 @@ class Watch:
         self.report()
 
     def has_settled(self, steps: int) -> bool:
-        """Where memory is fragmented, reserved bytes may grow long after the first steps."""
+        """Whether the reserved bytes have stopped growing. Where memory is fragmented, reserved bytes may grow long
+        after the first steps.
+        """
         grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
         return not settings.SETTLES or steps >= min(grown + QUIET, LATEST)
 
     def may_grow(self) -> bool:
-        """A few more steps show whether the growth of the last ones goes on."""
+        """Whether a few more steps would show that the growth of the last ones goes on."""
         return self.growth.is_unsure()
 
     def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
@@ -337,7 +339,9 @@ class Watch:
         self.leave(code)
 
     def wait_for_others(self) -> None:
-        """A rank that exits first may end a store that the others still need."""
+        """Waits until the other ranks of this machine are done. A rank that exits first may end a store that the
+        others still need.
+        """
         import time
 
         # The ranks of this machine; those of other machines do not write to this folder.

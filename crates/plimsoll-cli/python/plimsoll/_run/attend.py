@@ -67,7 +67,8 @@ class Attend:
         answer(protocol.APPLIED)
 
     def limit(self) -> None:
-        """PyTorch rounds the bytes down."""
+        """Limits the allocator of each GPU to `--memory-limit`."""
+        # PyTorch rounds the bytes down.
         cuda = self.torch.cuda
         for device in range(cuda.device_count()):
             total = cuda.get_device_properties(device).total_memory
@@ -79,7 +80,7 @@ class Attend:
                 cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
 
     def refused(self, name: str, reason: str) -> None:
-        """Before a parameter has changed: the program ends here."""
+        """Ends the program, before a parameter has changed: a technique cannot be applied."""
         say(f"error: {name} cannot be applied to this program: {reason}", f"leave it out: {without(name)}")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
@@ -248,8 +249,8 @@ class Attend:
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self) -> None:
-        """Techniques that had nothing to do. A launcher of ranks trains nothing itself, nor does the parent of a
-        training process.
+        """Names techniques without an effect. Techniques that had nothing to do. A launcher of ranks trains nothing
+        itself, nor does the parent of a training process.
         """
         if {"torch.distributed.run", "torch.distributed.launcher.api"} & set(sys.modules) or self.only_starts():
             return

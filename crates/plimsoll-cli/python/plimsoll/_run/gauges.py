@@ -172,7 +172,9 @@ def number(name: str) -> int | None:
 
 
 def job() -> str | None:
-    """Alike in the ranks of a job, and different from other jobs'; none for a single process."""
+    """The name of this process's job. Alike in the ranks of a job, and different from other jobs'; none for a single
+    process.
+    """
     world = number("WORLD_SIZE") or 1
     if world < 2:
         return None

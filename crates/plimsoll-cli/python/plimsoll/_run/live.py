@@ -33,7 +33,7 @@ class Live:
         self.clients = threading.Semaphore(MOST_CLIENTS)
 
     def serve(self) -> None:
-        """A forked child has a copy of the socket: it would answer for a parent that has ended."""
+        """Opens the socket. A forked child has a copy of the socket: it would answer for a parent that has ended."""
         folder = own_folder()
         self.path = path = os.path.join(folder, f"{os.getpid()}.sock")
         self.listener = listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -92,7 +92,7 @@ class Live:
             self.clients.release()
 
     def sample(self) -> dict[str, Any]:
-        """Sets may change while another thread reads them."""
+        """The figures of this moment. Sets may change while another thread reads them."""
         for _ in range(3):
             try:
                 return self.gauges.sample()

@@ -23,7 +23,9 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def codes(is_signed: bool) -> Any:
-    """Seven decades, the k-th with 2^k steps (2^(k+1) without a sign) between a tenth of it and it; zero, and one."""
+    """The 256 values that a code stands for. Seven decades, the k-th with 2^k steps (2^(k+1) without a sign) between
+    a tenth of it and it; zero, and one.
+    """
     values = [0.0, 1.0]
     for nth in range(7):
         steps = 2**nth if is_signed else 2 ** (nth + 1)
@@ -52,7 +54,7 @@ class Moment:
         return (self.known[self.bytes[part].int()].view(-1, width(part)) * self.scales[blocks, None]).view(-1)
 
     def write(self, part: slice, blocks: slice, values: Any) -> None:
-        """A last block that is not full is a part of its own."""
+        """Stores the values of a part. A last block that is not full is a part of its own."""
         rows = values.view(-1, width(part))
         scales = rows.abs().amax(1)
         self.scales[blocks] = scales

@@ -69,7 +69,9 @@ def members(module: Any) -> list[tuple[dict[str, Any], str]]:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """FSDP2 puts whole parameters in the place of sharded ones, and takes them away, by itself."""
+    """Whether FSDP2 manages a tensor. FSDP2 puts whole parameters in the place of sharded ones, and takes them away,
+    by itself.
+    """
     return type(tensor).__name__ == "DTensor"
 
 
@@ -185,7 +187,7 @@ class Again:
 
 
 def own_buffers(block: Any) -> list[tuple[str, Any]]:
-    """[(name, buffer)], without those of normalization layers."""
+    """The buffers of a block, without those of normalization layers: [(name, buffer)]."""
     found = ((name, place.get(key)) for name, place, key in places[block].buffers)
     return [(name, it) for name, it in found if it is not None and not it.is_inference()]
 
@@ -201,7 +203,7 @@ def simple(block: Any) -> dict[tuple[str, str], Any]:
 
 
 def attribute(block: Any, path: str, name: str) -> Any:
-    """None where a block of this class has no such module."""
+    """The value of an attribute now; None where a block of this class has no such module."""
     try:
         return vars(block.get_submodule(path)).get(name)
     except AttributeError:

@@ -19,7 +19,7 @@ CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 
 
 def find(root: Any) -> list[tuple[str, Any]]:
-    """[(path, block)] in the order of definition."""
+    """The repeated blocks of a model in the order of definition: [(path, block)]."""
     entries = {it for module in root.modules() if isinstance(module, CONTAINERS) for it in module.children()}
     others = {it for it in root.modules() if it is not root and not isinstance(it, CONTAINERS)}
     return outermost(root, of_classes(entries | others, repeated(entries))) or outermost(
@@ -122,7 +122,7 @@ def expression(root: Any, paths: list[str]) -> str:
 
 
 def attribute(path: str) -> str:
-    """`layers.0.mlp` as `model.layers[0].mlp`."""
+    """The module at a path as Python: `layers.0.mlp` as `model.layers[0].mlp`."""
     names = path.split(".") if path else []
     if any(not (it.isidentifier() or it.isdecimal()) for it in names):
         return f"model.get_submodule({path!r})"

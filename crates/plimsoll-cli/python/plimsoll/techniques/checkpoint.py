@@ -150,9 +150,8 @@ class Checkpoint:
         first = [(args, kwargs)]
 
         def run(*leaves: Any) -> Any:
-            """A block may take things out of a list that it is given. So the program's own lists are for the first
-            computation, and the second gets lists as they were before it.
-            """
+            # A block may take things out of a list that it is given. So the program's own lists are for the first
+            # computation, and the second gets lists as they were before it.
             args, kwargs = first.pop() if first else tree_unflatten(leaves, structure)
             return self.inside(original, block, *args, **kwargs)
 
@@ -210,7 +209,9 @@ def are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def without_cache(root: Any, kwargs: dict[str, Any]) -> None:
-    """Models of transformers that generate keep a cache, which a second computation would fill twice."""
+    """Switches the cache of generation off. Models of transformers that generate keep a cache, which a second
+    computation would fill twice.
+    """
     for module in root.modules():
         config: Any = getattr(module, "config", None)
         if getattr(config, "use_cache", False) is True:

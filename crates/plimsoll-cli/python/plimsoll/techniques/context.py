@@ -71,7 +71,7 @@ def untrained() -> str:
 
 
 def unread() -> AbstractContextManager[None]:
-    """Copies of unknown values to the host are not the program's reads while this is open."""
+    """A context in which copies of unknown values to the host are not the program's reads."""
     return host.unread() if host is not None else contextlib.nullcontext()
 
 
@@ -107,5 +107,5 @@ def wrapped_class(root: Any) -> str | None:
 
 
 def is_sharded(root: Any) -> bool:
-    """FSDP2 replaces the class of a module by one named FSDP…."""
+    """Whether FSDP2 shards a model. FSDP2 replaces the class of a module by one named FSDP…."""
     return any(type(module).__name__.startswith(("FSDP", "FullySharded")) for module in root.modules())

@@ -68,7 +68,7 @@ class Count:
         """What a block's call computes is of this phase."""
 
         def enter(module: Any, args: Any) -> None:
-            """What is computed again in the backward pass is no forward pass."""
+            # What is computed again in the backward pass is no forward pass.
             if self.phase == outside and module.training and torch.is_grad_enabled():
                 self.phase = phase
 
@@ -145,8 +145,9 @@ class Mode(TorchDispatchMode):
 
 
 def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """Under a dispatch mode, PyTorch chooses the form of `ctc_loss` whose lengths are tensors, which has no kernel
-    for lengths in the host's memory.
+    """The operator and its arguments, with the lengths of `ctc_loss` as numbers where the host has them. Under a
+    dispatch mode, PyTorch chooses the form of `ctc_loss` whose lengths are tensors, which has no kernel for lengths
+    in the host's memory.
     """
     place = dict(_ctc_loss=2, _ctc_loss_backward=3).get(func._overloadpacket.__name__)
     if place is not None and func._overloadname == "Tensor" and all(it.is_cpu for it in args[place : place + 2]):

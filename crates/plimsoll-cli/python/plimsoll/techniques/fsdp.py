@@ -80,7 +80,9 @@ class Fsdp:
             setattr(place.clip_grad, name, call)
 
     def first_order(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The parameters of a sharded module are gone after its backward pass, and a second derivative needs them."""
+        """The function, which refuses second derivatives. The parameters of a sharded module are gone after its
+        backward pass, and a second derivative needs them.
+        """
         signature = inspect.signature(original)
 
         @functools.wraps(original)
@@ -92,8 +94,8 @@ class Fsdp:
         return call
 
     def counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """In a ring each rank sends all parts of the whole tensor but one; an all-reduce is a reduce-scatter and an
-        all-gather.
+        """The collective, which adds what it sends. In a ring each rank sends all parts of the whole tensor but one;
+        an all-reduce is a reduce-scatter and an all-gather.
         """
 
         @functools.wraps(original)
@@ -208,7 +210,9 @@ class Fsdp:
         return known[0] / total
 
     def compare(self, tensors: Any) -> None:
-        """All ranks have to have the same batch: a generator that the program seeds by the clock has not."""
+        """Refuses batches that differ between ranks. All ranks have to have the same batch: a generator that the
+        program seeds by the clock has not.
+        """
         marks = [
             it.detach().double().sum() if not it.is_complex() else it.detach().abs().double().sum() for it in tensors
         ]
@@ -255,7 +259,7 @@ def is_sharded(tensor: Any) -> bool:
 
 
 def averages() -> bool:
-    """Gloo of PyTorch 2.8 does not."""
+    """Whether Gloo averages gradients: that of PyTorch 2.8 does not."""
     from torch import distributed
 
     part = torch.zeros(1)

@@ -39,7 +39,9 @@ def beside(device: Any, direction: str) -> Any:
 
 
 def pinned_buffer(bytes: int) -> tuple[Any, Any]:
-    """PyTorch's pinned allocator rounds to powers of two, too."""
+    """A free buffer in pinned memory, and the end of the last copy from or to it. PyTorch's pinned allocator rounds
+    to powers of two, too.
+    """
     size = 1 << (bytes - 1).bit_length()
     free = pinned.setdefault(size, [])
     return free.pop() if free else (torch.empty(size, dtype=torch.uint8, pin_memory=True), None)
@@ -90,7 +92,9 @@ class Lane:
             self.before.bytes, self.before.left = max(self.before.bytes, self.saved_bytes), self.oldest
 
     def fetch_ahead(self, used: Moved) -> None:
-        """As gradients take memory, less may wait: the sum stays that of the end of the forward pass."""
+        """Queues copies of tensors that will be used next. As gradients take memory, less may wait: the sum stays
+        that of the end of the forward pass.
+        """
         if self.next is None:
             self.grows = self.gradient_bytes()
             self.next = len(self.order) - 1
@@ -180,7 +184,7 @@ class Moved:
         return self.original is not None and self.original._version != self.version
 
     def storage(self) -> Any:
-        """On the device, for the one who asks."""
+        """The storage on the device, for the one who asks."""
         if self.is_stale or self.is_changed():
             raise RuntimeError(CHANGED)
         found = self.kept = self.resident() or self.fetch()

@@ -156,7 +156,7 @@ def to_float(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
 
 
 def to(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
-    """Only another floating type, on the same device."""
+    """`to`, where it changes only the floating type."""
     dtype = kwargs.pop("dtype", None)
     kwargs.pop("non_blocking", None), kwargs.pop("copy", None)
     device = kwargs.pop("device", None)

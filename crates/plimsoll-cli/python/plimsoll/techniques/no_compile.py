@@ -37,7 +37,7 @@ class NoCompile:
 
         @functools.wraps(original)
         def compile(model: Any = None, **kwargs: Any) -> Any:
-            """Also as a decorator with arguments."""
+            # Also as a decorator with arguments.
             self.count += 1
             return (lambda model: model) if model is None else model
 

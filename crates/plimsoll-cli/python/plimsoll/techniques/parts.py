@@ -30,7 +30,9 @@ class Parts:
         self.sizes = [self.batch // number + (nth < self.batch % number) for nth in range(number)]
 
     def check_indices(self, tensors: Any) -> None:
-        """Numbers of a graph's nodes are no part of a batch, and would point outside of one."""
+        """Refuses indices beside a batch. Numbers of a graph's nodes are no part of a batch, and would point outside
+        of one.
+        """
         for it in tensors:
             is_whole = not (it.is_floating_point() or it.is_complex() or it.dtype == torch.bool)
             if is_whole and it.size(0) not in (1, *tensors[0].shape):
@@ -74,7 +76,9 @@ class Parts:
 
 
 class Buffers:
-    """Buffers that the first part changes would be changed by each of the others as well."""
+    """The buffers of a model whose batch is divided. Buffers that the first part changes would be changed by each of
+    the others as well.
+    """
 
     def __init__(self, name: str, root: Any) -> None:
         self.name, self.root = name, root

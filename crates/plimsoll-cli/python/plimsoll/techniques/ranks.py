@@ -22,7 +22,7 @@ def are_own() -> bool:
 
 
 def hide() -> None:
-    """Before the first use of CUDA."""
+    """Hides torchrun's variables from the program, before the first use of CUDA."""
     visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
     local = os.environ.get("LOCAL_RANK", "0")
     if "RANK" in os.environ:
@@ -38,7 +38,7 @@ def number(name: str) -> int:
 
 
 def seed() -> None:
-    """Generators that each process would seed for itself; PyTorch's begin alike."""
+    """Seeds the generators that each process would seed for itself; PyTorch's begin alike."""
     import random
 
     import numpy

@@ -111,7 +111,9 @@ class StepInBackward:
             self.refuse("the program accumulates gradients over several backward passes")
 
     def zeroed(self, parameters: Any, set_to_none: bool) -> None:
-        """A GAN's discriminator gets gradients of the generator's loss, which no step uses."""
+        """The program clears gradients. A GAN's discriminator gets gradients of the generator's loss, which no step
+        uses.
+        """
         if any(id(it) in self.used for it in parameters):
             self.refuse("the program clears gradients without a step of their optimizer")
 
