@@ -12,7 +12,6 @@ use super::gpu::{Target, Workspaces};
 use super::grows::Growth;
 use super::judge::{caught, with_growth, without_shortage};
 use super::need::Need;
-use super::reads::Read;
 use super::report::{Peaks, ProcessState, Refusal, Report};
 use super::run::Ended;
 use super::run::Traces;
@@ -20,6 +19,7 @@ use super::warm;
 use super::without::{Without, is_workspace};
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
+use crate::protocol::Read;
 use crate::recording::Recording;
 
 /// The result of a run.

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plimsoll_trace::explain::{Change, Options};
 use plimsoll_trace::render::comparison::Listed;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 COMPARE = "eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor"
@@ -54,26 +53,3 @@ def marks_of(shadow: Shadow, tensor: Any) -> Any:
 def version(tensor: Any) -> int:
     """How often a tensor was changed in place; -1 in inference mode, which does not count."""
     return -1 if tensor.is_inference() else tensor._version
-
-
-def with_numbers(torch: Any, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-    """The kernel, which takes numbers in place of tensors, too. Where the program passes a number for a tensor,
-    the wrapper gets the number, but the kernel needs a tensor, of a dtype that gives the result the same dtype.
-    """
-    places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
-    if len(places) < 2:
-        return call
-
-    def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
-        numbers = [at for at in places if at < len(args) and not isinstance(args[at], torch.Tensor)]
-        if not numbers:
-            return call(keys, *args, **kwargs)
-        given = list(args)
-        with torch._C.DisableTorchFunction():
-            other = [given[at] for at in places if at < len(given) and isinstance(given[at], torch.Tensor)][-1]
-            for at in numbers:
-                kind = torch.result_type(other, given[at])
-                given[at] = torch.scalar_tensor(given[at], dtype=kind, device="cpu")
-        return call(keys, *given, **kwargs)
-
-    return run

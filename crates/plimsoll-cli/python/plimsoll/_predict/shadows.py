@@ -8,6 +8,8 @@ batch, a padding mask. The result of any other operator has no shadow, so a read
 
 Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values
 that a tensor may have, although they are not known (`unsure`, bounds.py).
+
+`explain` knows the frames of the wrappers by this file's name, and those of experts.py by its (origin.rs).
 """
 
 from __future__ import annotations
@@ -20,20 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import bounds, experts
-from .shadow import (
-    ARITHMETIC,
-    CHANGED,
-    COMPARE,
-    COUNTED,
-    GATHER,
-    LOGIC,
-    MADE,
-    REDUCE,
-    Shadow,
-    marks_of,
-    version,
-    with_numbers,
-)
+from .shadow import ARITHMETIC, CHANGED, COMPARE, COUNTED, GATHER, LOGIC, MADE, REDUCE, Shadow, marks_of, version
 
 MOST_BYTES = 4 << 20  # of a storage with a shadow
 MOST_FLOATS = 1 << 14  # bytes, of a floating-point one
@@ -87,8 +76,29 @@ class Known:
         except (RuntimeError, AttributeError, ValueError):
             return  # this PyTorch does not have it
         self.library.impl(
-            name, wrapped(operator, with_numbers(torch, operator, kernel.call_boxed)), "CUDA", with_keyset=True
+            name, wrapped(operator, self.with_numbers(operator, kernel.call_boxed)), "CUDA", with_keyset=True
         )
+
+    def with_numbers(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel, which takes a number where it needs a tensor: one of a dtype that gives the result the same dtype."""
+        torch = self.torch
+        places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
+        if len(places) < 2:
+            return call
+
+        def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            numbers = [at for at in places if at < len(args) and not isinstance(args[at], torch.Tensor)]
+            if not numbers:
+                return call(keys, *args, **kwargs)
+            given = list(args)
+            with self.quiet():
+                other = [given[at] for at in places if at < len(given) and isinstance(given[at], torch.Tensor)][-1]
+                for at in numbers:
+                    kind = torch.result_type(other, given[at])
+                    given[at] = torch.scalar_tensor(given[at], dtype=kind, device="cpu")
+            return call(keys, *given, **kwargs)
+
+        return run
 
     def trust_finite(self) -> None:
         """Values are finite, as in a training that works; zeros would be read as `False`. A check that they are passes.
@@ -230,9 +240,7 @@ class Known:
     # Arguments and results on the host.
 
     def on_host(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any], int, bool, bool] | None:
-        """The arguments with shadows in place of tensors, the number of shadows, whether any depends on equal shares,
-        and whether any is unsure; None if any tensor is unknown.
-        """
+        """The arguments on the host, the number of shadows, whether any is `even` or `unsure`; None if one is unknown."""
         torch = self.torch
         state: dict[str, Any] = dict(known=0, even=False, unsure=False)
 
