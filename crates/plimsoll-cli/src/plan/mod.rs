@@ -82,10 +82,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SETTINGS")]
     alloc_conf: Option<String>,
     /// Stop a run of the program after this time, such as 90s or 5m
-    #[arg(long, value_name = "TIME", value_parser = crate::predict::duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::predict::args::duration)]
     timeout: Option<Duration>,
     /// Stop the search this long after the first run, and report what is known by then
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::predict::duration)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::predict::args::duration)]
     within: Duration,
     #[command(flatten)]
     writes: Writes,

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use plimsoll_trace::render::words;
 
-use super::PredictArgs;
 use super::answer::{Analysis, Judged, Outcome, Verdict};
+use super::args::PredictArgs;
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
 use super::lines::{cut, line};

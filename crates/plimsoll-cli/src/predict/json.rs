@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::PredictArgs;
 use super::answer::{Outcome, Verdict};
+use super::args::PredictArgs;
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::grows::{Each, Growth};
 use super::limits::limits;

@@ -2,11 +2,12 @@
 //! reports the first GPU's size to the program, and a request whose failure the program caught fails again.
 
 use super::answer::{Judged, Outcome, Verdict};
+use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::Target;
+use super::grows;
 use super::grows::Growth;
 use super::run::{Ended, Run, Session};
-use super::{PredictArgs, grows};
 use crate::exit::Failure;
 use crate::output;
 

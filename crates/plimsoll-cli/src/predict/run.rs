@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 use plimsoll_standin::{place, settings};
 use tempfile::TempDir;
 
-use super::PredictArgs;
+use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::Target;
 use super::report::Report;

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::PredictArgs;
+use super::args::PredictArgs;
 use super::processes;
 use super::run::{Ended, Session, unreadable};
 use super::signals::Signals;

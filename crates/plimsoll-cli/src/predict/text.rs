@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use plimsoll_trace::explain::Cause;
 
-use super::PredictArgs;
 use super::answer::{Judged, Outcome, Shortage, Verdict};
+use super::args::PredictArgs;
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::grows::{Each, Growth};
 use super::limits::limits;

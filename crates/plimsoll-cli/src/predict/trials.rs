@@ -10,7 +10,7 @@ use std::ffi::OsString;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::PredictArgs;
+use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::{Target, Workspaces};
 use super::report::Report;
@@ -95,7 +95,7 @@ impl Program {
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
-        Target::of(&self.args(&Set::default(), Vec::new()))
+        self.args(&Set::default(), Vec::new()).target()
     }
 }
 
