@@ -7,8 +7,8 @@ use plimsoll_standin::notice::{Kind, Notice};
 use plimsoll_trace::explain::Cause;
 
 use super::answer::{Shortage, Verdict};
+use super::launch::ended::Ended;
 use super::report::{Report, Thrown};
-use super::run::Ended;
 
 /// The verdict for a program that failed.
 pub(super) fn failed(ended: Ended, reports: &[Report]) -> Verdict {

@@ -4,8 +4,8 @@ use super::answer::Verdict;
 use super::failed::failed;
 use super::gpu::Target;
 use super::grows::Growth;
+use super::launch::ended::Ended;
 use super::report::{Peaks, ProcessState, Report};
-use super::run::Ended;
 
 /// The verdict if no request failed.
 pub(super) fn without_shortage(

@@ -7,7 +7,9 @@ use super::assume::Assumption;
 use super::gpu::Target;
 use super::grows;
 use super::grows::Growth;
-use super::run::{Ended, Run, Session};
+use super::launch::ended::Ended;
+use super::launch::session::Session;
+use super::run::Run;
 use crate::exit::Failure;
 use crate::output;
 

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use plimsoll_standin::{place, settings};
 use tempfile::TempDir;
@@ -13,16 +12,17 @@ use tempfile::TempDir;
 use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::Target;
+use super::launch::ended::Ended;
+use super::launch::session::Session;
+use super::launch::supervised::Unrun;
+use super::launch::surroundings;
 use super::report::Report;
-use super::signals::Signals;
-use super::supervised::Unrun;
 use super::view::{self, Isolation};
-use super::{standin, surroundings};
 use crate::exit::{Exit, Failure};
 use crate::guard::Guard;
 use crate::inject;
 use crate::output;
-use crate::scratch::Scratch;
+use crate::scratch::unreadable;
 
 /// The file in the report folder that asks every process to exit.
 const STOP: &str = "stop";
@@ -80,55 +80,6 @@ pub(super) struct Traces {
     pub(super) hosts: Vec<String>,
 }
 
-/// How a program ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// By itself, or after the requested steps.
-    Well,
-    /// With this exit status.
-    Status(i32),
-    /// By this signal.
-    Signal(i32),
-    /// By the user: Ctrl-C or SIGTERM.
-    Interrupted,
-    /// By --timeout.
-    Expired,
-}
-
-/// The resources that all runs share.
-pub(super) struct Session {
-    /// The shared library.
-    standin: PathBuf,
-    /// The parent of the runs' folders.
-    folder: Scratch,
-    pub(super) signals: Signals,
-    /// The first isolation that worked here.
-    pub(super) isolation: OnceLock<Option<Isolation>>,
-}
-
-impl Session {
-    /// Finds the shared library, creates the folder, and starts to catch signals.
-    ///
-    /// # Errors
-    /// No library, or another version of it; a folder that cannot be created.
-    pub(super) fn begin() -> Result<Session, Failure> {
-        let folder = Scratch::begin()?;
-        let standin = standin::find(folder.path())?;
-        let signals = Signals::hear(folder.path().to_path_buf()).map_err(|why| unreadable(&why))?;
-        Ok(Session { standin, folder, signals, isolation: OnceLock::new() })
-    }
-
-    /// Ends the run of another thread, as Ctrl-C does.
-    pub(super) fn interrupt(&self) {
-        self.signals.raise();
-    }
-
-    /// The folder, deleted on drop.
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
-}
-
 impl Run {
     /// Runs a command to its end.
     ///
@@ -143,9 +94,9 @@ impl Run {
     ) -> Result<Run, Failure> {
         let folder = tempfile::Builder::new()
             .prefix("run-")
-            .tempdir_in(&session.folder)
+            .tempdir_in(session.folder())
             .map_err(|why| unreadable(&why))?;
-        let place = Folder::laid_out(folder.path(), &session.standin).map_err(|why| unreadable(&why))?;
+        let place = Folder::laid_out(folder.path(), session.standin()).map_err(|why| unreadable(&why))?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         if args.variables.is_empty() {
             output::progress(&format!("running on a stand-in for {}: {}", target.name, words.join(" ")));
@@ -158,7 +109,7 @@ impl Run {
         }
         child.envs(args.variables.iter().cloned());
         // The paths of this folder are in the variables of all processes.
-        let guard = Guard::of(session.folder.path().as_os_str());
+        let guard = Guard::of(session.folder().as_os_str());
         let (ended, ending) = session.supervised(args, &child, folder.path(), &stop).map_err(|failure| {
             let name = words.first().map_or("", |it| it);
             match failure {
@@ -176,10 +127,6 @@ impl Run {
         let traces = Traces { isolation: ending.isolation, written: ending.written, hosts };
         Ok(Run { ended, reports, traces, _folder: folder })
     }
-}
-
-pub(super) fn unreadable(why: &io::Error) -> Failure {
-    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
 }
 
 /// The parts of the temporary folder.

@@ -6,9 +6,11 @@ use std::path::PathBuf;
 use std::thread::{Scope, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use super::run::{Ended, Run, Session};
-use super::trials::unreadable;
+use super::launch::ended::Ended;
+use super::launch::session::Session;
+use super::run::Run;
 use crate::exit::Failure;
+use crate::scratch::unreadable;
 use crate::techniques::Set;
 
 /// How long the end of a child may take beyond its own limit, and the end of the server.

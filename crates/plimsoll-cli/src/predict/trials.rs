@@ -13,13 +13,16 @@ use std::time::{Duration, Instant};
 use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::{Target, Workspaces};
+use super::launch::ended::Ended;
+use super::launch::session::Session;
 use super::report::Report;
-use super::run::{Ended, Run, Session};
+use super::run::Run;
 pub(crate) use super::served::How;
 use super::served::{Answer, GRACE, Server, Wanted};
 use super::trial::{End, Trial};
 use super::view::Writes;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
+use crate::scratch::unreadable;
 use crate::shown::Shown;
 use crate::techniques::Set;
 
@@ -202,10 +205,6 @@ pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Tri
         return Ok(Trial::expired(timeout));
     }
     Trial::of(run.ended, &run.reports, target)
-}
-
-pub(super) fn unreadable(why: &std::io::Error) -> Failure {
-    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
 }
 
 impl Trials<'_> {

@@ -38,7 +38,7 @@ const FILE: &str = "tunableop.csv";
 ///
 /// # Errors
 /// The system's.
-pub(super) fn laid_out(
+pub(crate) fn laid_out(
     folder: &Path,
     before: impl Fn(&str) -> Option<OsString>,
 ) -> io::Result<Vec<(&'static str, OsString)>> {

@@ -15,20 +15,22 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Pid;
 
-use super::args::PredictArgs;
-use super::processes;
-use super::run::{Ended, Session, unreadable};
+use super::ended::Ended;
+use super::session::Session;
 use super::signals::Signals;
-use super::view::{ENDING, Ending, Isolation, Spec};
 use crate::exit::{Exit, Failure};
 use crate::guard::SUPERVISOR;
 use crate::output;
+use crate::predict::args::PredictArgs;
+use crate::predict::processes;
+use crate::predict::view::{ENDING, Ending, Isolation, Spec};
+use crate::scratch::unreadable;
 
 /// How long a program may take to exit after it was asked to.
 const GRACE: Duration = Duration::from_secs(20);
 
 /// Why a program did not run.
-pub(super) enum Unrun {
+pub(crate) enum Unrun {
     /// There is no view for it.
     Refused(Failure),
     /// It cannot be started: what failed.
@@ -37,7 +39,7 @@ pub(super) enum Unrun {
 
 impl Session {
     /// Runs a command in a view: the first that works here.
-    pub(super) fn supervised(
+    pub(crate) fn supervised(
         &self,
         args: &PredictArgs,
         command: &Command,

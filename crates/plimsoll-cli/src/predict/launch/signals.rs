@@ -1,6 +1,6 @@
 //! The signals by which a user ends a program: [`Signals`].
 //!
-//! While the user's program runs, [`Run`](super::run::Run) handles them. At any other time they end this program as by
+//! While the user's program runs, [`Session::supervised`](super::session::Session::supervised) handles them. At any other time they end this program as by
 //! default, after its folder is removed. Signals that were ignored at the start (SIGHUP under `nohup`, SIGINT of a
 //! background job) stay ignored.
 
