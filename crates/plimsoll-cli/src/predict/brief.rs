@@ -4,7 +4,9 @@ use std::fmt::Write;
 
 use plimsoll_trace::render::words;
 
-use super::answer::{Analysis, Judged, Outcome, Verdict};
+use super::analysis::judged::{Analysis, Judged};
+use super::analysis::verdict::Verdict;
+use super::answer::Outcome;
 use super::args::PredictArgs;
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;

@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{Outcome, Verdict};
+use super::analysis::verdict::Verdict;
+use super::answer::Outcome;
 use super::args::PredictArgs;
 use super::gpu::Target;
 use super::launch::ended::Ended;
 use super::launch::session::Session;
 use super::placeholder::Placeholder;
-use super::report::Peaks;
+use super::recording::report::Peaks;
 use super::run::Run;
 use super::{json, search, sentences};
 use crate::exit::{Answer, Exit, Failure};
@@ -44,11 +45,11 @@ pub(super) fn run(
             Failure::new(Exit::Usage, format!("--find {name}: the command does not contain {{{name}}}"))
         })?;
         let run = Run::of(args, &command, target, session, &args.assume)?;
-        let outcome = Outcome::of(run.ended, &run.reports, target)?;
+        let outcome = Outcome::of(&run.job, target)?;
         let said = format!("{name}={value}: {}", sentences::verdict(&outcome, target, size));
         output::progress(&said);
         let Outcome { verdict, judged, .. } = outcome;
-        if run.ended == Ended::Interrupted {
+        if run.job.ended == Ended::Interrupted {
             return Err(Failure::new(Exit::OutOfMemory, format!("interrupted at {said}")));
         }
         if let Verdict::Failed { .. } | Verdict::Refused(_) | Verdict::Unknown(_) = verdict {

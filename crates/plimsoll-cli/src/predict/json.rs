@@ -2,15 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{Outcome, Verdict};
+use super::analysis::growth::{Each, Growth};
+use super::analysis::verdict::Verdict;
+use super::analysis::without::Without;
+use super::answer::Outcome;
 use super::args::PredictArgs;
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
-use super::grows::{Each, Growth};
 use super::limits::limits;
 use super::reads;
-use super::report::{ProcessState, Report};
+use super::recording::report::{ProcessState, Report};
 use super::traces;
-use super::without::Without;
 use super::{sentences, text, warnings};
 use crate::bytes;
 use crate::explain;

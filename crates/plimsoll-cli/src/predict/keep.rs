@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::answer::Outcome;
-use super::report::Report;
+use super::recording::report::Report;
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::sink::Sink;

@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 
 use plimsoll_standin::notice::{self, Notice};
 
-use super::answer::{Analysis, Outcome, Verdict};
-use super::grows::cut_loops;
+use super::analysis::judged::Analysis;
+use super::analysis::verdict::Verdict;
+use super::answer::Outcome;
+use super::cut_loops::cut_loops;
 use super::reads;
-use super::report::NATIVE;
+use super::recording::report::NATIVE;
 
 /// Sentences without a final period. Empty for a program that failed or used no CUDA.
 pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {

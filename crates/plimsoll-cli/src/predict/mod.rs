@@ -28,27 +28,26 @@
 //!
 //! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
 
+mod ample;
+mod analysis;
 mod answer;
 pub(crate) mod args;
 pub(crate) mod assume;
 mod brief;
-mod failed;
+mod cut_loops;
 mod find;
 pub(crate) mod gpu;
-mod grows;
 mod json;
-mod judge;
 mod keep;
 mod launch;
 mod limits;
 mod lines;
 pub(crate) mod machine;
-mod need;
 mod placeholder;
 pub(crate) mod planner;
 pub(crate) mod processes;
 pub(crate) mod reads;
-pub(crate) mod report;
+pub(crate) mod recording;
 mod run;
 pub(crate) mod search;
 mod sentences;
@@ -58,9 +57,7 @@ mod traces;
 pub(crate) mod trial;
 pub(crate) mod trials;
 pub(crate) mod view;
-mod warm;
 mod warnings;
-mod without;
 
 use plimsoll_alloc::Config;
 use plimsoll_trace::render::html::About;
@@ -118,14 +115,14 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         return find::run(args, placeholder, &target, &session);
     }
     let run = Run::of(args, &args.command, &target, &session, &args.assume)?;
-    let mut outcome = Outcome::of(run.ended, &run.reports, &target)?;
+    let mut outcome = Outcome::of(&run.job, &target)?;
     outcome.traces = run.traces.clone();
     outcome.find_need(args, &target, &session, &args.assume)?;
     outcome.replay_without();
-    if !args.assume.is_empty() && run.ended != Ended::Interrupted {
+    if !args.assume.is_empty() && run.job.ended != Ended::Interrupted {
         output::progress("running again with zero instead of the --assume values");
         let run = Run::of(args, &args.command, &target, &session, &[])?;
-        outcome.without_assumptions = Some(Box::new(Outcome::of(run.ended, &run.reports, &target)?));
+        outcome.without_assumptions = Some(Box::new(Outcome::of(&run.job, &target)?));
     }
     if let Some(analysis) = outcome.judged.as_mut().and_then(|judged| judged.analysis.as_mut()) {
         analysis.try_settings();

@@ -1,141 +1,62 @@
-//! Values that the program read from the device, and their use: [`Read`], as `reads.py` reports it. Also sentences about
-//! the parts of the program that did not run, and about files that were not written.
+//! Sentences about values that the program read from the device, about the parts of the program that did not run, and about
+//! files that were not written.
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::report::Report;
+use super::recording::read::{Fate, Place, Read};
+use super::recording::report::Report;
 
-/// The reads at one line, from one call stack.
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct Read {
-    /// The innermost line outside packages; `None` in a backward pass.
-    file: Option<String>,
-    line: Option<u64>,
-    /// That line's source.
-    #[serde(default)]
-    text: String,
-    /// The line that read, if it is in a package.
-    via: Option<Place>,
-    /// The PyTorch operator that read, such as `nonzero`.
-    operator: Option<String>,
-    fate: Fate,
-    /// The lines where the value decides something.
-    #[serde(default)]
-    sinks: Vec<Place>,
-    count: u64,
-    /// The value from `--assume`.
-    assumed: Option<Value>,
-    /// Whether it depends on the assumption that experts get equal shares.
-    #[serde(default)]
-    even: bool,
-    /// Whether transformers reads it to decide whether a generation ends.
-    #[serde(default)]
-    generates: bool,
-}
-
-/// A line of source.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Place {
-    pub(super) file: String,
-    pub(super) line: u64,
-    #[serde(default)]
-    pub(super) text: String,
-}
-
-/// How the value was used.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Fate {
-    /// It was printed, logged, stored or checked.
-    Shown,
-    /// It decided a size.
-    Size,
-    /// It decided a branch.
-    Branch,
-    /// Unknown: there is no source code.
-    Unknown,
-}
-
-impl Fate {
-    fn name(self) -> &'static str {
-        match self {
-            Fate::Shown => "shown",
-            Fate::Size => "size",
-            Fate::Branch => "branch",
-            Fate::Unknown => "unknown",
+/// What it decides, where, and the assumed value.
+fn sentence(read: &Read) -> String {
+    let decides = match read.fate {
+        Fate::Shown => "decides nothing",
+        Fate::Size => "decides a size",
+        Fate::Branch => "decides a branch",
+        Fate::Unknown => "may decide a size or a branch (no source code)",
+    };
+    let operator = read.operator.as_deref().filter(|it| !is_plain(it));
+    let operator = operator.map_or_else(String::new, |it| format!(" in `{it}`"));
+    let sinks =
+        read.sinks.iter().filter(|it| Some(&it.file) != read.file.as_ref() || Some(it.line) != read.line);
+    let sinks =
+        sinks.filter(|it| read.via.as_ref().is_none_or(|via| (&via.file, via.line) != (&it.file, it.line)));
+    let at: Vec<String> = sinks.take(3).map(|it| format!("{}:{}", short(&it.file), it.line)).collect();
+    let at = if at.is_empty() { String::new() } else { format!(" at {}", at.join(", ")) };
+    let via = read
+        .via
+        .as_ref()
+        .map_or_else(String::new, |via| format!(", read at {}:{}", short(&via.file), via.line));
+    let taken = match &read.assumed {
+        _ if read.generates => "; assumed: generation runs to its maximum length".to_owned(),
+        Some(value) => {
+            format!("; assumed {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
         }
-    }
+        None if read.even => "; assumed: experts get equal shares".to_owned(),
+        None => String::new(),
+    };
+    format!("{decides}{operator}{at}{via}{taken}")
 }
 
-impl Read {
-    /// Whether memory requests may depend on the value.
-    pub(super) fn decides(&self) -> bool {
-        self.fate != Fate::Shown
-    }
-
-    /// The line, as `train.py:5`, if a PyTorch operator selects by values there and the result is empty.
-    pub(super) fn empty_selection(&self) -> Option<String> {
-        let is_empty = self.operator.is_some() && self.fate == Fate::Size && self.assumed.is_none();
-        let (file, line) = self.file.as_ref().zip(self.line).filter(|_| is_empty)?;
-        let name = file.rsplit('/').next().unwrap_or(file);
-        Some(format!("{name}:{line}"))
-    }
-
-    /// What it decides, where, and the assumed value.
-    fn sentence(&self) -> String {
-        let decides = match self.fate {
-            Fate::Shown => "decides nothing",
-            Fate::Size => "decides a size",
-            Fate::Branch => "decides a branch",
-            Fate::Unknown => "may decide a size or a branch (no source code)",
-        };
-        let operator = self.operator.as_deref().filter(|it| !is_plain(it));
-        let operator = operator.map_or_else(String::new, |it| format!(" in `{it}`"));
-        let sinks =
-            self.sinks.iter().filter(|it| Some(&it.file) != self.file.as_ref() || Some(it.line) != self.line);
-        let sinks = sinks
-            .filter(|it| self.via.as_ref().is_none_or(|via| (&via.file, via.line) != (&it.file, it.line)));
-        let at: Vec<String> = sinks.take(3).map(|it| format!("{}:{}", short(&it.file), it.line)).collect();
-        let at = if at.is_empty() { String::new() } else { format!(" at {}", at.join(", ")) };
-        let via = self
-            .via
-            .as_ref()
-            .map_or_else(String::new, |via| format!(", read at {}:{}", short(&via.file), via.line));
-        let taken = match &self.assumed {
-            _ if self.generates => "; assumed: generation runs to its maximum length".to_owned(),
-            Some(value) => {
-                format!("; assumed {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-            }
-            None if self.even => "; assumed: experts get equal shares".to_owned(),
-            None => String::new(),
-        };
-        format!("{decides}{operator}{at}{via}{taken}")
-    }
-
-    fn json(&self) -> Value {
-        json!({
-            "file": self.file,
-            "line": self.line,
-            "source": self.text,
-            "read_at": self.via.as_ref().map(Place::json),
-            "operator": self.operator,
-            "decides": self.decides(),
-            "fate": self.fate.name(),
-            "where": self.sinks.iter().map(Place::json).collect::<Vec<_>>(),
-            "count": self.count,
-            "assumed": self.assumed,
-            "even_share": self.even,
-        })
-    }
+fn read_json(read: &Read) -> Value {
+    json!({
+        "file": read.file,
+        "line": read.line,
+        "source": read.text,
+        "read_at": read.via.as_ref().map(place_json),
+        "operator": read.operator,
+        "decides": read.decides(),
+        "fate": read.fate.name(),
+        "where": read.sinks.iter().map(place_json).collect::<Vec<_>>(),
+        "count": read.count,
+        "assumed": read.assumed,
+        "even_share": read.even,
+    })
 }
 
-impl Place {
-    fn json(&self) -> Value {
-        json!({ "file": self.file, "line": self.line, "source": self.text })
-    }
+fn place_json(place: &Place) -> Value {
+    json!({ "file": place.file, "line": place.line, "source": place.text })
 }
 
 /// Operators that only copy a value.
@@ -173,7 +94,7 @@ pub(super) fn rows(reports: &[Report]) -> Vec<Row> {
             _ => ("the backward pass".to_owned(), 0),
         };
         let said = rows.entry((file, line, read.text.clone())).or_default();
-        let sentence = read.sentence();
+        let sentence = sentence(read);
         if !said.contains(&sentence) {
             said.push(sentence);
         }
@@ -206,7 +127,7 @@ pub(super) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
 
 /// All reads, for the JSON report.
 pub(super) fn json(reports: &[Report]) -> Value {
-    reports.iter().flat_map(|report| &report.reads).map(Read::json).collect::<Vec<_>>().into()
+    reports.iter().flat_map(|report| &report.reads).map(read_json).collect::<Vec<_>>().into()
 }
 
 /// The parts of the program that did not run; sentences without a final period.

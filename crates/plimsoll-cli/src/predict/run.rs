@@ -12,12 +12,11 @@ use tempfile::TempDir;
 use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::Target;
-use super::launch::ended::Ended;
 use super::launch::session::Session;
 use super::launch::supervised::Unrun;
 use super::launch::surroundings;
-use super::report::Report;
-use super::view::{self, Isolation};
+use super::recording::job::Job;
+use super::recording::traces::Traces;
 use crate::exit::{Exit, Failure};
 use crate::guard::Guard;
 use crate::inject;
@@ -62,22 +61,12 @@ const MODULES: [(&str, &str); 18] = [
 /// A program that has ended.
 #[derive(Debug)]
 pub(super) struct Run {
-    pub(super) ended: Ended,
-    /// The reports of its processes.
-    pub(super) reports: Vec<Report>,
+    /// How it ended, and the reports of its processes.
+    pub(super) job: Job,
     /// What it did outside of its own processes.
     pub(super) traces: Traces,
     /// The folder with their snapshots, deleted on drop.
     _folder: TempDir,
-}
-
-/// What a program would have written, and the hosts that it contacted.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Traces {
-    /// `None`: it was allowed to write.
-    pub(super) isolation: Option<Isolation>,
-    pub(super) written: view::Written,
-    pub(super) hosts: Vec<String>,
 }
 
 impl Run {
@@ -120,12 +109,12 @@ impl Run {
             }
         })?;
         guard.dismiss();
-        let reports = Report::all(&place.reports, &place.shared).map_err(|why| unreadable(&why))?;
+        let job = Job::read(ended, &place.reports, &place.shared).map_err(|why| unreadable(&why))?;
         let hosts = std::fs::read_to_string(folder.path().join("hosts")).unwrap_or_default();
         let hosts: BTreeSet<&str> = hosts.lines().collect();
         let hosts = hosts.into_iter().map(str::to_owned).collect();
         let traces = Traces { isolation: ending.isolation, written: ending.written, hosts };
-        Ok(Run { ended, reports, traces, _folder: folder })
+        Ok(Run { job, traces, _folder: folder })
     }
 }
 

@@ -2,11 +2,14 @@
 
 use plimsoll_trace::explain::Cause;
 
-use super::answer::{Judged, Outcome, Shortage, Verdict};
+use super::analysis::growth::{Each, Growth};
+use super::analysis::judged::Judged;
+use super::analysis::shortage::Shortage;
+use super::analysis::verdict::Verdict;
+use super::answer::Outcome;
 use super::gpu::Target;
-use super::grows::{Each, Growth};
 use super::reads;
-use super::report::{Refusal, Report};
+use super::recording::report::{Refusal, Report};
 use crate::bytes;
 
 /// The part of the program that the answer covers, unless it is the whole: ` in the first 3 steps`.

@@ -4,17 +4,20 @@ use std::fmt::Write;
 
 use plimsoll_trace::explain::Cause;
 
-use super::answer::{Judged, Outcome, Shortage, Verdict};
+use super::analysis::growth::{Each, Growth};
+use super::analysis::judged::Judged;
+use super::analysis::shortage::Shortage;
+use super::analysis::verdict::Verdict;
+use super::analysis::without::Without;
+use super::answer::Outcome;
 use super::args::PredictArgs;
 use super::gpu::{LEAST_CONTEXT_BYTES, Target};
-use super::grows::{Each, Growth};
 use super::limits::limits;
 use super::lines::{WIDTH, line, wrapped};
 use super::reads;
-use super::report::Peaks;
+use super::recording::report::Peaks;
 use super::sentences::{verdict, when};
 use super::traces;
-use super::without::Without;
 use super::{brief, warnings};
 use crate::explain::text::tables;
 use crate::output::{BOLD, RESET};

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::run::Traces;
+use super::recording::traces::Traces;
 use super::view::{Isolation, Kind};
 
 /// Files in the text.

@@ -15,7 +15,7 @@ use super::assume::Assumption;
 use super::gpu::{Target, Workspaces};
 use super::launch::ended::Ended;
 use super::launch::session::Session;
-use super::report::Report;
+use super::recording::job::Job;
 use super::run::Run;
 pub(crate) use super::served::How;
 use super::served::{Answer, GRACE, Server, Wanted};
@@ -201,10 +201,10 @@ pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Tri
     let variables = vec![peaks_only(), settles()];
     let args = PredictArgs { timeout: Some(timeout), quiet: true, ..program.args(set, variables) };
     let run = Run::of(&args, &args.command, target, &session, &program.assume)?;
-    if run.ended == Ended::Expired {
+    if run.job.ended == Ended::Expired {
         return Ok(Trial::expired(timeout));
     }
-    Trial::of(run.ended, &run.reports, target)
+    Trial::of(&run.job, target)
 }
 
 impl Trials<'_> {
@@ -306,7 +306,7 @@ impl Trials<'_> {
             ..self.program.args(set, variables)
         };
         let run = Run::of(&args, &args.command, target, self.session, &self.program.assume)?;
-        if run.ended == Ended::Expired {
+        if run.job.ended == Ended::Expired {
             self.is_late |= left < limit;
             return Ok(if left < limit {
                 Trial::without_answer(End::Interrupted)
@@ -314,7 +314,7 @@ impl Trials<'_> {
                 Trial::expired(limit)
             });
         }
-        Trial::of(run.ended, &run.reports, target)
+        Trial::of(&run.job, target)
     }
 
     /// How long the next trial may take; one that begins with the imports has the first trial's limit.
@@ -367,8 +367,8 @@ impl Trials<'_> {
             match self.server.answer(number, most, self.left(how))? {
                 Answer::Ended { ended, reports, shared, beside } => {
                     let target = if how == How::Itself { self.target } else { self.ample };
-                    let reports = Report::all(&reports, &shared).map_err(|why| unreadable(&why))?;
-                    let trial = Trial::of(ended, &reports, target)?;
+                    let job = Job::read(ended, &reports, &shared).map_err(|why| unreadable(&why))?;
+                    let trial = Trial::of(&job, target)?;
                     // Two at once may be in each other's way: the same port, the same file.
                     if !matches!(trial.end, End::Failed(_) | End::Unknown(_)) || !beside || is_alone {
                         return Ok(Some(trial));
@@ -382,7 +382,7 @@ impl Trials<'_> {
                 Answer::Expired | Answer::Late => return Ok(Some(Trial::expired(wanted.limit))),
                 Answer::Unable | Answer::Gone(None) => return Ok(None),
                 Answer::Gone(Some(run)) => {
-                    let trial = Trial::of(run.ended, &run.reports, self.ample)?;
+                    let trial = Trial::of(&run.job, self.ample)?;
                     if trial.end == End::Interrupted {
                         return Ok(Some(trial));
                     }

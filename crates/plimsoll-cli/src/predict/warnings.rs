@@ -1,7 +1,8 @@
 //! What decides sizes here and is not known, in at most three lines: where, what was assumed, and the bytes at stake.
 
-use super::answer::{Outcome, Verdict};
-use super::grows::place;
+use super::analysis::growth::place;
+use super::analysis::verdict::Verdict;
+use super::answer::Outcome;
 use super::reads;
 
 /// The most lines.

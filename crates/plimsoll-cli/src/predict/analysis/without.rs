@@ -11,22 +11,22 @@ use plimsoll_trace::snapshot::{Action, Event, Snapshot};
 use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::WhatIf;
 
-use super::answer::Analysis;
+use super::judged::Analysis;
 
 /// The peaks of the remaining requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Without {
-    pub(super) allocated_bytes: u64,
-    pub(super) reserved_bytes: u64,
+pub(crate) struct Without {
+    pub(crate) allocated_bytes: u64,
+    pub(crate) reserved_bytes: u64,
     /// The number of requests that were left out.
-    pub(super) left_out: usize,
+    pub(crate) left_out: usize,
     /// The largest of them.
-    pub(super) largest_bytes: u64,
+    pub(crate) largest_bytes: u64,
 }
 
 impl Without {
     /// Replays a recording without these requests; `None` if it contains none of them.
-    pub(super) fn of(analysis: &Analysis, is_left_out: impl Fn(&Event) -> bool) -> Option<Without> {
+    pub(crate) fn of(analysis: &Analysis, is_left_out: impl Fn(&Event) -> bool) -> Option<Without> {
         let device = analysis.device().timeline.device;
         let trace = analysis.explained.snapshot.trace(device);
         if !trace.iter().any(|event| event.action == Action::Alloc && is_left_out(event)) {
@@ -47,7 +47,7 @@ impl Without {
 }
 
 /// Whether a request is for one of these workspaces.
-pub(super) fn is_workspace(workspaces: &BTreeSet<Workspace>, event: &Event) -> bool {
+pub(crate) fn is_workspace(workspaces: &BTreeSet<Workspace>, event: &Event) -> bool {
     let address = event.addr().map(|address| address.0);
     let at = |address| workspaces.contains(&Workspace { address, bytes: event.size });
     (address.is_some() && at(address)) || at(None)

@@ -4,85 +4,41 @@
 use std::collections::BTreeMap;
 
 use plimsoll_trace::snapshot::{Action, EventIndex};
-use serde::Deserialize;
 
-use super::answer::Judged;
-use super::gpu::Target;
-use super::report::Report;
-
-/// A device whose memory grew in each of the latest steps (`growth.py`).
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct GrowingSteps {
-    device: i32,
-    /// Bytes a step.
-    bytes: u64,
-    /// The steps that ran.
-    steps: u64,
-    /// The steps of the whole program; `None` if unknown.
-    total: Option<u64>,
-}
-
-/// A loop over a DataLoader after the steps that did not get all of its batches (`loops.py`).
-#[derive(Debug, Clone, Deserialize)]
-pub(super) struct CutLoop {
-    file: Option<String>,
-    line: Option<u64>,
-    /// The batches that it got, copies included.
-    given: u64,
-    /// Those that the loader made.
-    made: u64,
-    /// The loader's length; `None` if it has none.
-    total: Option<u64>,
-    /// The batches that it did not get.
-    left: u64,
-    /// The devices whose memory grew from batch to batch.
-    grows: Vec<GrowingBatches>,
-    is_cut: bool,
-    /// Microseconds since 1970.
-    ended_us: u64,
-}
-
-/// A device whose memory grew from batch to batch.
-#[derive(Debug, Clone, Deserialize)]
-struct GrowingBatches {
-    device: i32,
-    /// Bytes a batch.
-    bytes: u64,
-    /// Allocated bytes at the first request for a batch, and at the last.
-    first_bytes: u64,
-    last_bytes: u64,
-}
+use super::judged::Judged;
+use crate::predict::gpu::Target;
+use crate::predict::recording::growing::{CutLoop, GrowingBatches, GrowingSteps};
 
 /// What grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Each {
+pub(crate) enum Each {
     Step,
     Batch,
 }
 
 /// Memory that grows, and what it comes to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Growth {
-    pub(super) each: Each,
+pub(crate) struct Growth {
+    pub(crate) each: Each,
     /// Bytes for each.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
     /// How many of them ran.
-    pub(super) seen: u64,
+    pub(crate) seen: u64,
     /// How many the program has; `None` if unknown.
-    pub(super) total: Option<u64>,
+    pub(crate) total: Option<u64>,
     /// The line: of a step's the one that allocates what stays, of a batch's that of the loop.
-    pub(super) line: Option<String>,
+    pub(crate) line: Option<String>,
     /// The reserved bytes at the end; `None` if the end is unknown.
-    pub(super) end_bytes: Option<u64>,
+    pub(crate) end_bytes: Option<u64>,
     /// The step or batch in which memory is out; `None` if it is not.
-    pub(super) out_at: Option<u64>,
+    pub(crate) out_at: Option<u64>,
     /// What is left of the GPU at the end, where that is known and there is some.
-    pub(super) spare_bytes: u64,
+    pub(crate) spare_bytes: u64,
 }
 
 impl Growth {
     /// The growth that decides: the one that ends highest.
-    pub(super) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
+    pub(crate) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
         let capacity_bytes = target.capacity_bytes();
         let steps = judged.report.growth.iter().filter(|it| it.device == judged.peaks.device);
         let steps = steps.filter_map(|it| of_steps(judged, it, capacity_bytes));
@@ -91,7 +47,7 @@ impl Growth {
     }
 
     /// Whether the program ends within the GPU's memory.
-    pub(super) fn ends_well(&self) -> bool {
+    pub(crate) fn ends_well(&self) -> bool {
         self.out_at.is_none() && self.end_bytes.is_some()
     }
 }
@@ -210,30 +166,6 @@ fn peak_after(judged: &Judged, time_us: u64) -> Option<u64> {
 }
 
 /// A file's name and a line: `train.py:7`.
-pub(super) fn place(file: &str, line: u64) -> String {
+pub(crate) fn place(file: &str, line: u64) -> String {
     format!("{}:{line}", file.rsplit(['/', '\\']).next().unwrap_or(file))
-}
-
-/// Sentences about loops after the steps that did not get all of their batches, without a final period.
-pub(super) fn cut_loops(reports: &[Report]) -> Vec<String> {
-    let mut said = Vec::new();
-    for cut in reports.iter().flat_map(|report| &report.loops) {
-        let of = cut.total.map_or_else(|| "an unknown number of".to_owned(), |total| total.to_string());
-        let at = cut
-            .file
-            .as_ref()
-            .zip(cut.line)
-            .map_or_else(String::new, |(file, line)| format!(" at {}", place(file, line)));
-        let sentence = match cut.is_cut {
-            true => format!("a loop over a DataLoader{at}: it got {} of {of} batches", cut.given),
-            false => format!(
-                "a loop over a DataLoader{at}: {} of its {of} batches were copies of one",
-                cut.given - cut.made
-            ),
-        };
-        if !said.contains(&sentence) {
-            said.push(sentence);
-        }
-    }
-    said
 }

@@ -1,19 +1,16 @@
 //! The verdict from how a run ended, what its processes report, and what its memory grows by.
 
-use super::answer::Verdict;
 use super::failed::failed;
-use super::gpu::Target;
-use super::grows::Growth;
-use super::launch::ended::Ended;
-use super::report::{Peaks, ProcessState, Report};
+use super::growth::Growth;
+use super::verdict::Verdict;
+use crate::predict::gpu::Target;
+use crate::predict::launch::ended::Ended;
+use crate::predict::recording::job::Job;
+use crate::predict::recording::report::{Peaks, ProcessState, Report};
 
 /// The verdict if no request failed.
-pub(super) fn without_shortage(
-    ended: Ended,
-    reports: &[Report],
-    target: &Target,
-    peaks: Option<Peaks>,
-) -> Verdict {
+pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>) -> Verdict {
+    let Job { ended, reports } = job;
     let unknown = |why: &str| Verdict::Unknown(why.to_owned());
     if let Some(report) = reports.iter().find(|report| report.cuda.is_none()) {
         return Verdict::Unknown(format!(
@@ -27,8 +24,8 @@ pub(super) fn without_shortage(
             "the stand-in is not loaded in the program: something between plimsoll and the program removes LD_PRELOAD",
         );
     }
-    match ended {
-        ended if is_late_abort(ended, reports) => {}
+    match *ended {
+        _ if is_late_abort(job) => {}
         Ended::Status(_) | Ended::Signal(_) if were_stopped(reports) => {}
         Ended::Interrupted => return unknown("the run was interrupted"),
         Ended::Expired => {
@@ -37,7 +34,7 @@ pub(super) fn without_shortage(
                  here",
             );
         }
-        Ended::Status(_) | Ended::Signal(_) => return failed(ended, reports),
+        Ended::Status(_) | Ended::Signal(_) => return failed(job),
         Ended::Well => {}
     }
     if reports.is_empty() {
@@ -55,14 +52,14 @@ pub(super) fn without_shortage(
                 |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes + target.context_bytes);
             let most = reports.iter().flat_map(|report| &report.devices).map(taken).max();
             let spare_bytes = target.total_bytes.saturating_sub(most.unwrap_or(0));
-            Verdict::Fits { spare_bytes, caught: caught(ended, reports) }
+            Verdict::Fits { spare_bytes, caught: caught(job) }
         }
     }
 }
 
 /// Whether a finished program was aborted during interpreter shutdown: PyTorch aborts some short programs when a thread
 /// of the backward pass outlives the interpreter.
-fn is_late_abort(ended: Ended, reports: &[Report]) -> bool {
+fn is_late_abort(Job { ended, reports }: &Job) -> bool {
     let is_abort = matches!(ended, Ended::Signal(6) | Ended::Status(134));
     is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == ProcessState::Ended)
 }
@@ -78,7 +75,7 @@ fn were_stopped(reports: &[Report]) -> bool {
 }
 
 /// The verdict of a run without a failed request, with what its memory grows by where it was cut.
-pub(super) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[Report]) -> Verdict {
+pub(crate) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[Report]) -> Verdict {
     match (verdict, growth) {
         (Verdict::Fits { caught, .. }, Some(growth)) if growth.ends_well() => {
             Verdict::Fits { spare_bytes: growth.spare_bytes, caught }
@@ -93,14 +90,14 @@ pub(super) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[
 
 /// Requests that ran out of memory in a run that ended well all the same: the program caught them, and a step followed, unless
 /// it counts no steps.
-pub(super) fn caught(ended: Ended, reports: &[Report]) -> u64 {
+pub(crate) fn caught(Job { ended, reports }: &Job) -> u64 {
     let went_on = |report: &Report| {
         let is_well = matches!(report.state, ProcessState::Stopped | ProcessState::Ended)
             && report.error.is_none()
             && (report.failures == 0 || report.status == 0);
         is_well && (report.steps >= report.failed_step || report.steps == 0)
     };
-    if ended != Ended::Well || !reports.iter().all(went_on) {
+    if *ended != Ended::Well || !reports.iter().all(went_on) {
         return 0;
     }
     reports.iter().map(|report| report.failures).sum()

@@ -6,16 +6,19 @@ use std::collections::BTreeSet;
 use plimsoll_standin::notice::{Kind, Notice};
 use plimsoll_trace::explain::Cause;
 
-use super::answer::{Shortage, Verdict};
-use super::launch::ended::Ended;
-use super::report::{Report, Thrown};
+use super::shortage::Shortage;
+use super::verdict::Verdict;
+use crate::predict::launch::ended::Ended;
+use crate::predict::recording::job::Job;
+use crate::predict::recording::report::{Report, Thrown};
 
 /// The verdict for a program that failed.
-pub(super) fn failed(ended: Ended, reports: &[Report]) -> Verdict {
+pub(crate) fn failed(job: &Job) -> Verdict {
+    let Job { ended, reports } = job;
     // A job's launcher fails, too, if one of its ranks does.
     let failed = reports.iter().filter(|report| report.error.is_some());
     let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
-    let how = match (error, ended) {
+    let how = match (error, *ended) {
         (Some(error), _) => {
             let place = error.file.as_ref().zip(error.line).map(|(file, line)| format!(" at {file}:{line}"));
             let text = error.text.lines().next().unwrap_or_default();
@@ -27,7 +30,7 @@ pub(super) fn failed(ended: Ended, reports: &[Report]) -> Verdict {
         (None, Ended::Status(code)) => format!("it ended with exit status {code}"),
         (None, _) => "it failed".to_owned(),
     };
-    let hint = match (error, ended) {
+    let hint = match (error, *ended) {
         (Some(error), _) => hint(error, reports),
         (None, Ended::Signal(11)) => Some(
             "look above for a line that begins with `plimsoll-standin: the host touched`: it names the call that accessed device \
@@ -93,7 +96,7 @@ fn refused(reports: &[Report]) -> Vec<&str> {
 
 impl Report {
     /// The verdict for a failed request without a recording: from the exception, if that ended the process.
-    pub(super) fn shortage_without_record(&self) -> Verdict {
+    pub(crate) fn shortage_without_record(&self) -> Verdict {
         let unknown =
             || Verdict::Unknown("memory ran out, and there is no snapshot that shows where".to_owned());
         let Some(error) = &self.error else { return unknown() };

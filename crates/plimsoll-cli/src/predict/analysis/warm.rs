@@ -1,29 +1,18 @@
 //! The peaks with warm compile caches.
 //!
 //! `torch.compile` caches what it compiled, and which kernels it found fastest. In `predict` every run starts with empty
-//! caches (`surroundings.rs`), so it compiles, and times kernels with additional buffers: copies of their arguments, and one
+//! caches (`../launch/surroundings.rs`), so it compiles, and times kernels with additional buffers: copies of their arguments, and one
 //! as large as the GPU's cache. A program that finds its kernels in the caches makes no such requests. They are recognized
 //! by their stacks, and the recording is replayed without them.
 
 use plimsoll_trace::snapshot::{Event, Snapshot};
-use serde::Deserialize;
 
-use super::answer::Analysis;
+use super::judged::Analysis;
 use super::without::Without;
-
-/// The caches that a process's compiler would use again, as `watch.py` reports them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
-pub(super) struct CompileCaches {
-    /// Whether AOTAutograd caches its graphs, and could cache all of them.
-    autograd: bool,
-    /// Whether Inductor caches its graphs, and could cache all of them.
-    graphs: bool,
-    /// Whether the results of timing kernels are cached.
-    timings: bool,
-}
+use crate::predict::recording::caches::CompileCaches;
 
 /// A replay without the requests that these caches save; `None` if there are none.
-pub(super) fn replay(analysis: &Analysis, caches: CompileCaches) -> Option<Without> {
+pub(crate) fn replay(analysis: &Analysis, caches: CompileCaches) -> Option<Without> {
     let saved = saved(&analysis.explained.snapshot, caches);
     Without::of(analysis, |event| is_saved(&saved, event))
 }
@@ -34,7 +23,7 @@ fn is_saved(saved: &[bool], event: &Event) -> bool {
 }
 
 /// Whether these caches save the requests of each stack, by its ID.
-pub(super) fn saved(snapshot: &Snapshot, caches: CompileCaches) -> Vec<bool> {
+pub(crate) fn saved(snapshot: &Snapshot, caches: CompileCaches) -> Vec<bool> {
     let saves = |file: &str, name: &str| {
         let is_compiling = |functions: &[&str]| {
             file.ends_with("/torch/_inductor/compile_fx.py") && functions.contains(&name)

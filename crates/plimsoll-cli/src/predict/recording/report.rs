@@ -10,121 +10,121 @@ use plimsoll_standin::share;
 use plimsoll_standin::workspace::{self, Workspace};
 use serde::Deserialize;
 
-use super::grows::{CutLoop, GrowingSteps};
-use super::reads::{Place, Read};
-use super::warm::CompileCaches;
+use super::caches::CompileCaches;
+use super::growing::{CutLoop, GrowingSteps};
+use super::read::{Place, Read};
 
 /// One process that imported torch.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Report {
-    pub(super) pid: u32,
+pub(crate) struct Report {
+    pub(crate) pid: u32,
     /// Its rank in a job of several processes.
-    pub(super) rank: Option<u32>,
+    pub(crate) rank: Option<u32>,
     /// Whether the job's other ranks did not run.
-    pub(super) alone: bool,
-    pub(super) state: ProcessState,
+    pub(crate) alone: bool,
+    pub(crate) state: ProcessState,
     /// PyTorch's version.
-    pub(super) torch: String,
+    pub(crate) torch: String,
     /// The CUDA version of its build; `None` for a CPU-only build.
-    pub(super) cuda: Option<String>,
+    pub(crate) cuda: Option<String>,
     /// Whether the stand-in is loaded.
-    pub(super) standin: bool,
+    pub(crate) standin: bool,
     /// PyTorch's allocator backend: `native`, `cudaMallocAsync`, or `none` without caching.
     #[serde(default = "native")]
-    pub(super) allocator: String,
+    pub(crate) allocator: String,
     /// Whether CUDA was used.
-    pub(super) started: bool,
+    pub(crate) started: bool,
     /// Completed optimizer steps.
-    pub(super) steps: u64,
+    pub(crate) steps: u64,
     /// Requests that ran out of memory.
-    pub(super) failures: u64,
+    pub(crate) failures: u64,
     /// The step of the last of them, from 1; 0 if none failed.
-    pub(super) failed_step: u64,
+    pub(crate) failed_step: u64,
     /// Its exit status, where it exited by itself (`os._exit`).
     #[serde(default)]
-    pub(super) status: i32,
+    pub(crate) status: i32,
     /// How often the allocator gave cached memory back because memory was short.
     #[serde(default)]
-    pub(super) retries: u64,
+    pub(crate) retries: u64,
     /// The devices that it used, by number.
-    pub(super) devices: Vec<Peaks>,
+    pub(crate) devices: Vec<Peaks>,
     /// Whether `torch.backends.cudnn.benchmark` was on.
-    pub(super) cudnn_search: bool,
+    pub(crate) cudnn_search: bool,
     /// Bytes of the GPU allocated outside PyTorch's allocator; `None` if unknown.
     #[serde(default)]
-    pub(super) outside_bytes: Option<u64>,
+    pub(crate) outside_bytes: Option<u64>,
     /// The compile caches that it would use again.
     #[serde(default)]
-    pub(super) compile_caches: CompileCaches,
+    pub(crate) compile_caches: CompileCaches,
     /// Whether torch.compile compiled anything.
     #[serde(default)]
-    pub(super) compiles: bool,
+    pub(crate) compiles: bool,
     /// Imported libraries that have kernels or allocations of their own.
-    pub(super) libraries: Vec<String>,
+    pub(crate) libraries: Vec<String>,
     /// The exception that ended it.
-    pub(super) error: Option<Thrown>,
+    pub(crate) error: Option<Thrown>,
     /// Its reads of device values.
     #[serde(default)]
-    pub(super) reads: Vec<Read>,
+    pub(crate) reads: Vec<Read>,
     /// `--assume` values that could not be applied.
     #[serde(default)]
-    pub(super) problems: Vec<String>,
+    pub(crate) problems: Vec<String>,
     /// Whether the program, or its training, was stopped after the steps.
     #[serde(default)]
-    pub(super) cut: bool,
+    pub(crate) cut: bool,
     /// Whether the code after the training ran, with the training's loader ended early.
     #[serde(default)]
-    pub(super) went_on: bool,
+    pub(crate) went_on: bool,
     /// Whether the program reached its end.
     #[serde(default)]
-    pub(super) ended: bool,
+    pub(crate) ended: bool,
     /// Evaluation lines that were not reached.
     #[serde(default)]
-    pub(super) unseen: Vec<Place>,
+    pub(crate) unseen: Vec<Place>,
     /// The exception that ended the code after the training.
     #[serde(default)]
-    pub(super) after_error: Option<Thrown>,
+    pub(crate) after_error: Option<Thrown>,
     /// Devices whose memory grew from step to step.
     #[serde(default)]
-    pub(super) growth: Vec<GrowingSteps>,
+    pub(crate) growth: Vec<GrowingSteps>,
     /// Loops after the steps that did not get all of their batches.
     #[serde(default)]
-    pub(super) loops: Vec<CutLoop>,
+    pub(crate) loops: Vec<CutLoop>,
     /// Whether memory still grew when the code after the steps was stopped.
     #[serde(default)]
-    pub(super) grew: bool,
+    pub(crate) grew: bool,
     /// What a run without values cannot show.
     #[serde(default)]
-    pub(super) warnings: Vec<Warning>,
+    pub(crate) warnings: Vec<Warning>,
     /// CUDA graphs that were captured.
     #[serde(default)]
-    pub(super) captures: u64,
+    pub(crate) captures: u64,
     /// The techniques of `--with`, and what they did.
     #[serde(default)]
-    pub(super) techniques: Vec<Applied>,
+    pub(crate) techniques: Vec<Applied>,
     /// The technique that could not be applied; the process ended there.
     #[serde(default)]
-    pub(super) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<Refusal>,
     /// Its snapshot file, if it wrote one.
     #[serde(skip)]
-    pub(super) snapshot: Option<PathBuf>,
+    pub(crate) snapshot: Option<PathBuf>,
     /// The stand-in's assumptions and unsupported calls.
     #[serde(skip)]
-    pub(super) notices: Vec<Notice>,
+    pub(crate) notices: Vec<Notice>,
     /// The workspaces that libraries requested.
     #[serde(skip)]
-    pub(super) workspaces: BTreeSet<Workspace>,
+    pub(crate) workspaces: BTreeSet<Workspace>,
 }
 
 /// What a run without values cannot show.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(super) struct Warning {
+pub(crate) struct Warning {
     /// The line that it is about: its file and number.
-    pub(super) place: Option<(String, u64)>,
+    pub(crate) place: Option<(String, u64)>,
     /// What was assumed.
-    pub(super) what: String,
+    pub(crate) what: String,
     /// Bytes that it may add.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// What a technique did in a process.
@@ -163,12 +163,12 @@ fn native() -> String {
 }
 
 /// PyTorch's caching allocator, the only one that records its blocks.
-pub(super) const NATIVE: &str = "native";
+pub(crate) const NATIVE: &str = "native";
 
 /// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum ProcessState {
+pub(crate) enum ProcessState {
     /// Without a final report: it was killed, or called `_exit`.
     Running,
     /// By itself.
@@ -189,38 +189,38 @@ const LATER: f64 = 0.005;
 /// The peaks of one device by PyTorch's counters, and their steps, from 1. One more than the number of steps means
 /// after the last step.
 #[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub(super) struct Peaks {
+pub(crate) struct Peaks {
     /// The device's number in the process.
-    pub(super) device: i32,
+    pub(crate) device: i32,
     /// The device's number in the machine.
-    pub(super) gpu: u32,
-    pub(super) allocated_bytes: u64,
-    pub(super) allocated_step: u64,
-    pub(super) reserved_bytes: u64,
-    pub(super) reserved_step: u64,
+    pub(crate) gpu: u32,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) allocated_step: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) reserved_step: u64,
     /// By how much the code after the steps raises one of the two peaks, as a share of it. If the program was not cut, it is large.
     #[serde(default)]
-    pub(super) grows_by: f64,
+    pub(crate) grows_by: f64,
     /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
     #[serde(skip)]
-    pub(super) together_bytes: Option<u64>,
+    pub(crate) together_bytes: Option<u64>,
 }
 
 /// An exception.
 #[derive(Debug, Clone, Deserialize)]
-pub(super) struct Thrown {
+pub(crate) struct Thrown {
     /// Its class.
-    pub(super) kind: String,
+    pub(crate) kind: String,
     /// Its message.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// The innermost line outside packages.
-    pub(super) file: Option<String>,
-    pub(super) line: Option<u64>,
+    pub(crate) file: Option<String>,
+    pub(crate) line: Option<u64>,
     /// Whether a value is read from the device just above it, or above a calling line.
-    pub(super) reads: bool,
+    pub(crate) reads: bool,
     /// The technique that raised it.
     #[serde(default)]
-    pub(super) technique: Option<String>,
+    pub(crate) technique: Option<String>,
 }
 
 impl Report {
@@ -251,13 +251,13 @@ impl Report {
     }
 
     /// Whether one of its peaks came after its steps, and is higher by more than chance.
-    pub(super) fn peaks_later(&self) -> bool {
+    pub(crate) fn peaks_later(&self) -> bool {
         let is_later = |it: &Peaks| it.allocated_step.max(it.reserved_step) > self.steps;
         self.devices.iter().any(|it| is_later(it) && it.grows_by > LATER)
     }
 
     /// Its name in the report.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.rank.map_or_else(|| format!("process {}", self.pid), |rank| format!("rank {rank}"))
     }
 }

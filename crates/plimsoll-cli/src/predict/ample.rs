@@ -1,12 +1,13 @@
-//! What a program needs that ran out of memory: [`Need`], from a second run with more memory than the GPU has. It still
-//! reports the first GPU's size to the program, and a request whose failure the program caught fails again.
+//! A second run with more memory than the GPU has, for what a program needs that ran out of it ([`Need`]). The GPU still
+//! reports its own size to the program, and a request whose failure the program caught fails again.
 
-use super::answer::{Judged, Outcome, Verdict};
+use super::analysis::need::Need;
+use super::analysis::verdict::Verdict;
+use super::answer::Outcome;
 use super::args::PredictArgs;
 use super::assume::Assumption;
+use super::cut_loops::cut_loops;
 use super::gpu::Target;
-use super::grows;
-use super::grows::Growth;
 use super::launch::ended::Ended;
 use super::launch::session::Session;
 use super::run::Run;
@@ -15,23 +16,6 @@ use crate::output;
 
 /// Memory beyond the GPU's.
 const MORE_BYTES: u64 = 1 << 39;
-
-/// The peaks of a program with all the memory that it asks for.
-pub(super) struct Need {
-    /// The process and the device.
-    pub(super) judged: Judged,
-    /// What it needs, also of what the run computed instead of doing it: the allocated bytes if they alone are more than the GPU
-    /// offers, otherwise the reserved ones.
-    pub(super) bytes: u64,
-    /// What the GPU does not have of them.
-    pub(super) more_bytes: u64,
-    /// Whether the program did not come to its end either: it needs at least this.
-    pub(super) is_least: bool,
-    /// What grows there, if something does.
-    pub(super) growth: Option<Growth>,
-    /// What it got of loops that were cut.
-    pub(super) cut: Vec<String>,
-}
 
 impl Outcome {
     /// Runs the program again with more memory if it ran out, or if it caught that and may have given up.
@@ -58,10 +42,10 @@ impl Outcome {
             target.name
         ));
         let run = Run::of(args, &args.command, &target.with_more(MORE_BYTES, after), session, assumptions)?;
-        if run.ended == Ended::Interrupted {
+        if run.job.ended == Ended::Interrupted {
             return Ok(());
         }
-        let ample = Outcome::of(run.ended, &run.reports, target)?;
+        let ample = Outcome::of(&run.job, target)?;
         let Some(judged) = ample.judged else { return Ok(()) };
         if matches!(self.verdict, Verdict::Fits { .. }) {
             if judged.report.steps == 0 {
@@ -77,7 +61,7 @@ impl Outcome {
         let bytes = measured_bytes.max(end_bytes.unwrap_or(0));
         let more_bytes = bytes.saturating_sub(capacity_bytes);
         if more_bytes > 0 {
-            let cut = grows::cut_loops(&ample.reports);
+            let cut = cut_loops(&ample.reports);
             let growth = ample.growth;
             self.need = Some(Need { judged, bytes, more_bytes, is_least: !is_well, growth, cut });
         }

@@ -1,0 +1,19 @@
+//! What a run left, as it is: the reports of its processes, and what it would have written. Nothing is concluded here.
+//!
+//! A file uses only files above it:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `read.rs` | values that the program read from the device |
+//! | `growing.rs` | memory that grew while it ran |
+//! | `caches.rs` | the compile caches that it would use again |
+//! | `report.rs` | what one process says of itself: its state, its peaks, its failure |
+//! | `job.rs` | all processes, and how the program ended |
+//! | `traces.rs` | what the program would have written, and the hosts that it contacted |
+
+pub(super) mod caches;
+pub(super) mod growing;
+pub(super) mod job;
+pub(super) mod read;
+pub(crate) mod report;
+pub(super) mod traces;
