@@ -9,7 +9,7 @@ use super::goal::Goal;
 use super::time::Cost;
 use crate::bytes;
 use crate::output::{BOLD, RESET};
-use crate::predict::reads;
+use crate::predict::render::reads;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::Numbers;
 

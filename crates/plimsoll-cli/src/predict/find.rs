@@ -10,8 +10,9 @@ use super::launch::ended::Ended;
 use super::launch::session::Session;
 use super::placeholder::Placeholder;
 use super::recording::report::Peaks;
+use super::render::{json, sentences};
 use super::run::Run;
-use super::{json, search, sentences};
+use super::search;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
 

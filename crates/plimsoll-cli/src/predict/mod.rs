@@ -2,29 +2,49 @@
 //!
 //! PyTorch and its allocator are the real ones; the device is `plimsoll-standin`.
 //!
+//! A prediction goes one way: launch → recording → analysis → answer → report. Each step hands one type to the next, and uses
+//! nothing of those that follow:
+//!
+//! | step | hands on |
+//! |---|---|
+//! | `launch/` | how the program ended ([`Ended`]), and what it would have written |
+//! | `recording/` | what its processes report ([`Job`](recording::job::Job)) |
+//! | `analysis/` | the process that decides, and the verdict ([`Judged`](analysis::judged::Judged), [`Verdict`](analysis::verdict::Verdict)) |
+//! | `answer.rs` | all that is said about a run ([`Outcome`]) |
+//! | `render/` | text or JSON |
+//!
+//! The files, from the bottom up; a file uses only files above it:
+//!
 //! | file | contents |
 //! |---|---|
-//! | `gpu.rs`, `machine.rs` | the simulated GPU, and its memory for the allocator; the GPU of this machine |
-//! | `standin.rs` | finds the shared library and checks its version |
-//! | `embedded.rs` | the shared library that a release build contains |
-//! | `../inject/imports.py`, `watch.py`, `device.py`, `compiled.py`, `failure.py`, `report.rs` | the hooks inside the user's processes, and each process's report |
-//! | `reads.py`, `dataflow.py`, `names.py`, `reads.rs` | reads of device values: where they are, and what the values decide |
-//! | `shadows.py`, `experts.py`, `assume.rs` | values that are known without computing; equal shares of experts; values from `--assume` |
-//! | `finish.py`, `loops.py`, `growth.py`, `grows.rs` | the code after the steps; memory that grows where a loop is cut |
-//! | `warnings.py`, `warnings.rs` | what a run without values cannot show, in a few lines |
+//! | `assume.rs`, `placeholder.rs`, `search.rs` | values from `--assume`; the name that `--find` replaces; the search for its largest value |
+//! | `machine.rs`, `gpu.rs` | the GPU of this machine; the simulated GPU, and its memory for the allocator |
+//! | `processes.rs`, `planner.rs` | the program's processes; this program as cuDNN's planner |
 //! | `view/` | the file system as the program sees it: its writes do not reach the disk |
+//! | `args.rs` | the options |
+//! | `launch/` | starts the program on the stand-in, and waits for its end |
+//! | `recording/` | what it left |
+//! | `run.rs` | one run: the environment with the hooks below, the launch, the recording |
+//! | `analysis/` | what the recording shows |
+//! | `answer.rs` | the answer about a run |
+//! | `keep.rs` | `--snapshot` |
+//! | `render/` | the reports |
+//! | `ample.rs` | a second run with more memory than the GPU has |
+//! | `trial.rs`, `served.rs`, `trials.rs` | runs of the same program with several sets of techniques, for `plan` |
+//! | `find.rs` | `--find` |
+//!
+//! The hooks run inside the user's processes; `watch.py` writes each process's report:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `../inject/imports.py`, `watch.py`, `device.py`, `compiled.py`, `failure.py` | the hooks, and the report |
+//! | `reads.py`, `dataflow.py`, `names.py` | reads of device values: where they are, and what the values decide |
+//! | `shadows.py`, `experts.py` | values that are known without computing; equal shares of experts |
+//! | `finish.py`, `loops.py`, `growth.py` | the code after the steps; memory that grows where a loop is cut |
+//! | `warnings.py` | what a run without values cannot show |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
-//! | `surroundings.rs` | private caches, and an `nvidia-smi` |
-//! | `run.rs`, `supervised.rs`, `processes.rs`, `signals.rs` | runs the user's program and its child processes |
-//! | `answer.rs`, `judge.rs`, `failed.rs`, `limits.rs` | the verdict and its limits |
-//! | `need.rs` | what a program needs that ran out of memory |
-//! | `without.rs`, `warm.rs` | the peaks without workspaces, and with warm compile caches |
-//! | `text.rs`, `brief.rs`, `json.rs`, `traces.rs` | the reports |
-//! | `sentences.rs`, `lines.rs` | their sentences, and lines that fit on a screen |
-//! | `keep.rs` | `--snapshot` |
-//! | `trial.rs`, `trials.rs`, `served.rs`, `serve.py`, `questions.py` | runs of the same program with several sets of techniques, for `plan` |
-//! | `find.rs`, `search.rs` | `--find`, and its search |
+//! | `serve.py`, `questions.py` | the run that serves trials |
 //!
 //! The program's own output goes to stderr, as progress messages do: stdout contains only the answer.
 
@@ -33,31 +53,22 @@ mod analysis;
 mod answer;
 pub(crate) mod args;
 pub(crate) mod assume;
-mod brief;
-mod cut_loops;
 mod find;
 pub(crate) mod gpu;
-mod json;
 mod keep;
 mod launch;
-mod limits;
-mod lines;
 pub(crate) mod machine;
 mod placeholder;
 pub(crate) mod planner;
 pub(crate) mod processes;
-pub(crate) mod reads;
 pub(crate) mod recording;
+pub(crate) mod render;
 mod run;
 pub(crate) mod search;
-mod sentences;
 mod served;
-mod text;
-mod traces;
 pub(crate) mod trial;
 pub(crate) mod trials;
 pub(crate) mod view;
-mod warnings;
 
 use plimsoll_alloc::Config;
 use plimsoll_trace::render::html::About;
@@ -67,6 +78,7 @@ pub(crate) use self::args::PredictArgs;
 use self::keep::Keep;
 use self::launch::ended::Ended;
 use self::launch::session::Session;
+use self::render::{json, text};
 use self::run::Run;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;

@@ -2,15 +2,15 @@
 
 use plimsoll_trace::explain::Cause;
 
-use super::analysis::growth::{Each, Growth};
-use super::analysis::judged::Judged;
-use super::analysis::shortage::Shortage;
-use super::analysis::verdict::Verdict;
-use super::answer::Outcome;
-use super::gpu::Target;
 use super::reads;
-use super::recording::report::{Refusal, Report};
 use crate::bytes;
+use crate::predict::analysis::growth::{Each, Growth};
+use crate::predict::analysis::judged::Judged;
+use crate::predict::analysis::shortage::Shortage;
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::answer::Outcome;
+use crate::predict::gpu::Target;
+use crate::predict::recording::report::{Refusal, Report};
 
 /// The part of the program that the answer covers, unless it is the whole: ` in the first 3 steps`.
 fn scope(outcome: &Outcome) -> String {
@@ -24,7 +24,7 @@ fn scope(outcome: &Outcome) -> String {
 }
 
 /// The verdict in one sentence.
-pub(super) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> String {
+pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> String {
     let name = &target.name;
     let who = match &outcome.judged {
         Some(judged) if outcome.rows().len() > 1 => {
@@ -173,7 +173,7 @@ fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) ->
 }
 
 /// Growth from step to step, and what it comes to; `None` if that is unknown.
-pub(super) fn growth(growth: &Growth) -> Option<String> {
+pub(crate) fn growth(growth: &Growth) -> Option<String> {
     let Growth { each: Each::Step, bytes, total: Some(total), line, end_bytes: Some(end), .. } = growth
     else {
         return None;
@@ -196,7 +196,7 @@ fn computed(growth: &Growth) -> String {
 }
 
 /// `1,390`.
-pub(super) fn thousands(number: u64) -> String {
+pub(crate) fn thousands(number: u64) -> String {
     let digits = number.to_string();
     let mut out = String::new();
     for (place, digit) in digits.chars().enumerate() {
@@ -221,7 +221,7 @@ fn at_most(judged: &Judged, size: impl Fn(u64) -> String) -> String {
 }
 
 /// The step of a peak, to end a sentence; empty for a program without steps.
-pub(super) fn when(step: u64, report: &Report) -> String {
+pub(crate) fn when(step: u64, report: &Report) -> String {
     match report.steps {
         0 => String::new(),
         steps if step > steps && step != report.failed_step => format!(" after step {steps}"),

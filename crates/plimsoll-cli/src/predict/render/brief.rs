@@ -4,15 +4,15 @@ use std::fmt::Write;
 
 use plimsoll_trace::render::words;
 
-use super::analysis::judged::{Analysis, Judged};
-use super::analysis::verdict::Verdict;
-use super::answer::Outcome;
-use super::args::PredictArgs;
-use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
 use super::lines::{cut, line};
 use super::{reads, sentences, traces};
 use crate::output::{BOLD, RESET};
+use crate::predict::analysis::judged::{Analysis, Judged};
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::answer::Outcome;
+use crate::predict::args::PredictArgs;
+use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
 
 /// Rows of each table of owners.
 const ROWS: usize = 6;

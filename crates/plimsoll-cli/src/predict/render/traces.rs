@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::recording::traces::Traces;
-use super::view::{Isolation, Kind};
+use crate::predict::recording::traces::Traces;
+use crate::predict::view::{Isolation, Kind};
 
 /// Files in the text.
 const MOST: usize = 10;
@@ -55,8 +55,7 @@ pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<Stri
 
 pub(super) fn json(traces: &Traces) -> Value {
     let written = &traces.written;
-    let file =
-        |file: &super::view::File| json!({ "path": file.path, "bytes": file.bytes, "is": file.kind.name() });
+    let file = |file: &crate::predict::view::File| json!({ "path": file.path, "bytes": file.bytes, "is": file.kind.name() });
     json!({
         "isolation": traces.isolation.map(Isolation::name),
         "files": written.files.iter().map(file).collect::<Vec<_>>(),

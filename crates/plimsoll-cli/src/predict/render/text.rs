@@ -4,27 +4,27 @@ use std::fmt::Write;
 
 use plimsoll_trace::explain::Cause;
 
-use super::analysis::growth::{Each, Growth};
-use super::analysis::judged::Judged;
-use super::analysis::shortage::Shortage;
-use super::analysis::verdict::Verdict;
-use super::analysis::without::Without;
-use super::answer::Outcome;
-use super::args::PredictArgs;
-use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
 use super::lines::{WIDTH, line, wrapped};
 use super::reads;
-use super::recording::report::Peaks;
 use super::sentences::{verdict, when};
 use super::traces;
 use super::{brief, warnings};
 use crate::explain::text::tables;
 use crate::output::{BOLD, RESET};
 use crate::page::quoted;
+use crate::predict::analysis::growth::{Each, Growth};
+use crate::predict::analysis::judged::Judged;
+use crate::predict::analysis::shortage::Shortage;
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::analysis::without::Without;
+use crate::predict::answer::Outcome;
+use crate::predict::args::PredictArgs;
+use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
+use crate::predict::recording::report::Peaks;
 
 /// The whole answer: one screen, or everything with `--full`.
-pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
+pub(crate) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
     let size = |bytes: u64| args.shown.size(bytes);
     let verdict = verdict(outcome, target, size);
     if args.verdict_only {
@@ -107,7 +107,7 @@ fn whole(out: &mut String, outcome: &Outcome, target: &Target, args: &PredictArg
 }
 
 /// The next command, where the verdict asks for one.
-pub(super) fn next(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Option<String> {
+pub(crate) fn next(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Option<String> {
     let words: Vec<String> = args.command.iter().map(|word| quoted(word.as_ref())).collect();
     let devices = if args.devices > 1 { format!(" --devices {}", args.devices) } else { String::new() };
     let (options, command) = (format!("{}{devices}", target.options), words.join(" "));

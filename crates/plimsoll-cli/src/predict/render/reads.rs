@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use super::recording::read::{Fate, Place, Read};
-use super::recording::report::Report;
+use crate::predict::recording::read::{Fate, Place, Read};
+use crate::predict::recording::report::Report;
 
 /// What it decides, where, and the assumed value.
 fn sentence(read: &Read) -> String {
@@ -85,7 +85,7 @@ pub(crate) fn line([place, text, said]: &Row) -> String {
 }
 
 /// The reads that decide something, one row per line.
-pub(super) fn rows(reports: &[Report]) -> Vec<Row> {
+pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
     let mut rows: BTreeMap<(String, u64, String), Vec<String>> = BTreeMap::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.decides()) {
         let (file, line) = match (&read.file, read.line, &read.via) {
@@ -104,7 +104,7 @@ pub(super) fn rows(reports: &[Report]) -> Vec<Row> {
 }
 
 /// The lines whose reads decide a size, each with what was assumed there.
-pub(super) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
+pub(crate) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.fate == Fate::Size) {
         let Some((file, line)) = read.file.as_ref().zip(read.line) else { continue };
@@ -126,12 +126,12 @@ pub(super) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
 }
 
 /// All reads, for the JSON report.
-pub(super) fn json(reports: &[Report]) -> Value {
+pub(crate) fn json(reports: &[Report]) -> Value {
     reports.iter().flat_map(|report| &report.reads).map(read_json).collect::<Vec<_>>().into()
 }
 
 /// The parts of the program that did not run; sentences without a final period.
-pub(super) fn unseen(reports: &[Report]) -> Vec<String> {
+pub(crate) fn unseen(reports: &[Report]) -> Vec<String> {
     let mut said = Vec::new();
     let mut say = |sentence: String| {
         if !said.contains(&sentence) {
@@ -167,12 +167,12 @@ pub(super) fn unseen(reports: &[Report]) -> Vec<String> {
 }
 
 /// `3 steps`, `1 step`.
-pub(super) fn counted(steps: u64) -> String {
+pub(crate) fn counted(steps: u64) -> String {
     if steps == 1 { "the first step".to_owned() } else { format!("the first {steps} steps") }
 }
 
 /// `--assume` values that could not be applied.
-pub(super) fn problems(reports: &[Report]) -> Vec<String> {
+pub(crate) fn problems(reports: &[Report]) -> Vec<String> {
     let all = reports.iter().flat_map(|report| report.problems.iter().cloned());
     all.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
 }

@@ -2,22 +2,22 @@
 
 use serde_json::{Value, json};
 
-use super::analysis::growth::{Each, Growth};
-use super::analysis::verdict::Verdict;
-use super::analysis::without::Without;
-use super::answer::Outcome;
-use super::args::PredictArgs;
-use super::gpu::{LEAST_CONTEXT_BYTES, Target};
 use super::limits::limits;
 use super::reads;
-use super::recording::report::{ProcessState, Report};
 use super::traces;
 use super::{sentences, text, warnings};
 use crate::bytes;
 use crate::explain;
+use crate::predict::analysis::growth::{Each, Growth};
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::analysis::without::Without;
+use crate::predict::answer::Outcome;
+use crate::predict::args::PredictArgs;
+use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
+use crate::predict::recording::report::{ProcessState, Report};
 
 /// The whole answer.
-pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
+pub(crate) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
     format!("{:#}", value(outcome, target, args))
 }
 
@@ -100,7 +100,7 @@ fn without(without: &Without) -> Value {
 }
 
 /// The verdict and its figures.
-pub(super) fn verdict(verdict: &Verdict) -> Value {
+pub(crate) fn verdict(verdict: &Verdict) -> Value {
     match verdict {
         Verdict::Fits { spare_bytes, caught } => {
             json!({ "is": "fits", "spare_bytes": spare_bytes, "caught_requests": caught })

@@ -1,10 +1,10 @@
 //! Sentences about loops after the steps that did not get all of their batches.
 
-use super::analysis::growth::place;
-use super::recording::report::Report;
+use crate::predict::analysis::growth::place;
+use crate::predict::recording::report::Report;
 
 /// Sentences about loops after the steps that did not get all of their batches, without a final period.
-pub(super) fn cut_loops(reports: &[Report]) -> Vec<String> {
+pub(crate) fn cut_loops(reports: &[Report]) -> Vec<String> {
     let mut said = Vec::new();
     for cut in reports.iter().flat_map(|report| &report.loops) {
         let of = cut.total.map_or_else(|| "an unknown number of".to_owned(), |total| total.to_string());

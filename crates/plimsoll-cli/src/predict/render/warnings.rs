@@ -1,9 +1,9 @@
 //! What decides sizes here and is not known, in at most three lines: where, what was assumed, and the bytes at stake.
 
-use super::analysis::growth::place;
-use super::analysis::verdict::Verdict;
-use super::answer::Outcome;
 use super::reads;
+use crate::predict::analysis::growth::place;
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::answer::Outcome;
 
 /// The most lines.
 const MOST: usize = 3;

@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use plimsoll_standin::notice::{self, Notice};
 
-use super::analysis::judged::Analysis;
-use super::analysis::verdict::Verdict;
-use super::answer::Outcome;
 use super::cut_loops::cut_loops;
 use super::reads;
-use super::recording::report::NATIVE;
+use crate::predict::analysis::judged::Analysis;
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::answer::Outcome;
+use crate::predict::recording::report::NATIVE;
 
 /// Sentences without a final period. Empty for a program that failed or used no CUDA.
 pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
