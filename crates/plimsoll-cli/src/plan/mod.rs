@@ -8,7 +8,7 @@
 //! | `candidate.rs` | a set that was tried |
 //! | `check.rs` | the chosen set on the GPU itself |
 //! | `time.rs` | the estimate of a step's time |
-//! | `batch.rs` | the largest `{BATCH}` that fits |
+//! | `largest.rs`, `batch.rs` | the largest `{BATCH}` that fits, and the search for it |
 //! | `text.rs`, `json.rs` | the reports |
 //!
 //! The techniques are in `../techniques`; the runs are `../predict/trial.rs`.
@@ -18,6 +18,7 @@ mod candidate;
 mod check;
 mod goal;
 mod json;
+mod largest;
 mod levels;
 mod polish;
 mod search;
@@ -29,9 +30,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use self::batch::{Batches, Largest};
+use self::batch::Batches;
 use self::candidate::Candidate;
 use self::goal::{Goal, Wish};
+use self::largest::Largest;
 use self::search::{BLOCKS, Search};
 use self::time::Cost;
 use crate::bytes;

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 use super::Plan;
-use super::batch::Largest;
 use super::candidate::Candidate;
 use super::goal::Goal;
+use super::largest::Largest;
 use super::time::Cost;
 use crate::bytes;
 use crate::output::{BOLD, RESET};
