@@ -45,7 +45,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::exit::{Answer, Exit, Failure};
+use crate::exit::{Answer, ERROR_SCHEMA, Exit, Failure};
 
 /// Why PyTorch runs out of GPU memory, what a program needs, and what makes it fit; and training in Rust within a limit.
 #[derive(Parser)]
@@ -145,9 +145,6 @@ impl Verb {
         json.then_some(schema)
     }
 }
-
-/// The schema of a failure, unless the verb has another.
-pub(crate) const ERROR_SCHEMA: &str = "plimsoll.error/1";
 
 /// Whether a command line that was not understood contains --json, before the user's program.
 fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {

@@ -26,11 +26,11 @@ use rustix::mount::{
 use rustix::process::pivot_root;
 use serde_json::json;
 
-use super::Spec;
 use super::namespace::{
     because, can_be_upper, foreign_folders, holder, is_below, like, path, scratch, seal, tree_flags, unshare,
 };
 use super::places::{Mount, Places};
+use super::spec::Spec;
 use super::written::{Layer, Written};
 
 /// The view of a run.

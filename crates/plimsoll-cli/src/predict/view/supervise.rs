@@ -16,8 +16,8 @@ use serde::{Deserialize, Serialize};
 
 use super::overlay::Overlay;
 use super::redirect::{self, Redirect};
+use super::spec::{Isolation, Spec};
 use super::written::Written;
-use super::{Isolation, Spec};
 use crate::exit::Exit;
 use crate::guard::{CONFINED, SUPERVISOR};
 use crate::predict::processes;
