@@ -28,7 +28,7 @@
 //! | `elementwise.rs`, `combine.rs`, `strided.rs` | a function of each element, in place of two others; copies, fills |
 //! | `exp.rs` | exponential and tanh that vectorise |
 //! | `reduce.rs` | sum, argmax |
-//! | `matmul.rs`, `packed_matmul.rs`, `short_matmul.rs` | strided, batched products; large ones; those of 16-bit floats |
+//! | `matrix.rs`, `matmul.rs`, `packed_matmul.rs`, `short_matmul.rs` | strided, batched products; large ones; those of 16-bit floats |
 //! | `conv/`, `tile.rs` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops |
 //! | `attention/`, `philox.rs` | attention in blocks; the random bits of dropout |
 //! | `pool/`, `interpolate.rs` | windows' largest elements and means; images resampled |
@@ -69,6 +69,7 @@ pub mod linear_cross_entropy;
 pub mod loss;
 pub mod mask;
 pub mod matmul;
+pub mod matrix;
 pub mod multinomial;
 pub mod number;
 pub mod optim;

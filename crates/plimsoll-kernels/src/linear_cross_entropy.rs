@@ -3,7 +3,8 @@
 
 use super::cross_entropy::{Coefficients, log_sum};
 use super::loss::BadTarget;
-use super::matmul::{MatmulShape, MatrixStrides, matmul};
+use super::matmul::matmul;
+use super::matrix::{MatmulShape, MatrixStrides};
 use super::number::Float;
 use super::parallel::{Cut, Pieces, for_each_chunk, for_each_cut, for_each_piece};
 use super::simd::vectorize;

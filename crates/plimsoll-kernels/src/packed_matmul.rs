@@ -6,7 +6,7 @@
 
 use std::cell::Cell;
 
-use super::matmul::{MatmulShape, MatrixStrides};
+use super::matrix::{MatmulShape, MatrixStrides};
 use super::parallel::{Cut, for_each_chunk};
 use super::simd::{Kernel, Simd, dispatch, has_avx512, vectorize};
 use super::transpose::transpose;

@@ -6,7 +6,8 @@
 
 use super::convert::{Compute, Load};
 use super::dtype::DType;
-use super::matmul::{Blocks, MatmulShape, MatrixStrides};
+use super::matmul::Blocks;
+use super::matrix::{MatmulShape, MatrixStrides};
 use super::parallel::{Cut, for_each_cut_with, scratch_workers};
 use super::simd::{has_pairs, vectorize};
 use super::tile::{Depth, NARROW, ROWS, Start, Tile, WIDE, panel_width};

@@ -3,7 +3,8 @@
 //! PyTorch iterates in `bfloat16`. Here the products are computed in `f32` and every result is rounded to `bfloat16`
 //! where PyTorch's would be, so both go the same way.
 
-use super::super::matmul::{MatmulShape, MatrixStrides, matmul};
+use super::super::matmul::matmul;
+use super::super::matrix::{MatmulShape, MatrixStrides};
 use super::super::number::Float;
 use super::super::parallel::{PIECE, for_each_piece2};
 use super::clip::sum_of_squares;

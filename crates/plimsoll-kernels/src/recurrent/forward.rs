@@ -1,6 +1,7 @@
 //! All steps forward.
 
-use super::super::matmul::{MatmulShape, MatrixStrides, Product};
+use super::super::matmul::Product;
+use super::super::matrix::{MatmulShape, MatrixStrides};
 use super::super::number::Float;
 use super::super::parallel::{Pieces, for_each_cut};
 use super::super::simd::vectorize;

@@ -17,7 +17,7 @@ mod rows;
 pub use backward::{Gradients, Kept, backward, backward_scratch_len};
 pub use forward::{forward, forward_scratch_len};
 
-use super::matmul::MatrixStrides;
+use super::matrix::MatrixStrides;
 
 /// What a step computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

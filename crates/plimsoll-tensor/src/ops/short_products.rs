@@ -1,7 +1,7 @@
 //! Products of 16-bit floats on the host, for the operators that have one: in which types their kernels read, and the scratch that a
 //! product packs its operands in.
 
-use crate::cpu::kernels::matmul::MatmulShape;
+use crate::cpu::kernels::matrix::MatmulShape;
 use crate::cpu::kernels::short_matmul::short_matmul_scratch_len;
 use crate::dtype::DType;
 use crate::facts::{DeviceFacts, DeviceKind};
