@@ -20,7 +20,8 @@
 //! | `graph.rs` | captured work: [`CapturedGraph`] |
 //! | `memory.rs` | [`CudaMemory`]: the device's memory for the allocator |
 //!
-//! Unsafe code is in `library.rs`, `driver.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `pinned.rs` and `graph.rs`.
+//! Unsafe code is in `library.rs`, `driver.rs`, `nvrtc.rs`, `blas.rs`, `dnn/descriptor.rs`, `pinned.rs`, `graph.rs` and
+//! `graph_functions.rs`.
 
 #![deny(unsafe_code)]
 
@@ -36,6 +37,8 @@ mod faults;
 mod gpu;
 #[allow(unsafe_code)]
 mod graph;
+#[allow(unsafe_code)]
+mod graph_functions;
 mod kernels;
 #[allow(unsafe_code)]
 mod library;
