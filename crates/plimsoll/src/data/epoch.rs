@@ -8,11 +8,11 @@
 //!
 //! What is made is up to a [`Source`]: `indexed.rs` for a data set by index, `iterable.rs` for one that is gone through.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
+use super::panicked::message_of;
 use super::workers::{Team, WorkerInfo, Workers};
 use super::{DataError, HostBatch, LoaderState};
 
@@ -234,9 +234,4 @@ fn numbered(mut error: DataError, number: usize) -> DataError {
         *batch = number;
     }
     error
-}
-
-pub(super) fn message_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }

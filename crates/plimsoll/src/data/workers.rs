@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use super::DataError;
-use super::epoch::message_of;
+use super::panicked::message_of;
 use super::random::{Purpose, Stream};
 
 /// Which worker it is. As PyTorch: `torch.utils.data.get_worker_info()`.

@@ -3,8 +3,8 @@
 
 use plimsoll_tensor::{Cell, RecurrentState, Result, Tensor};
 
+use super::direction::Direction;
 use super::packed::Stretch;
-use super::stack::Direction;
 
 /// Over `[steps, batch, inputs]`, or `[batch, steps, inputs]` with `batch_first`.
 pub(super) fn steps(
