@@ -18,28 +18,32 @@
 //! differ in the last bits between processors, as products in matmul and convolution are fused with sums only
 //! where there is an instruction for it.
 //!
+//! The files, from the bottom up; a file uses only files above it:
+//!
 //! | file | kernels |
 //! |---|---|
-//! | `parallel.rs`, `region.rs` | the one way to use more cores; one parallel loop |
-//! | `dtype.rs`, `number.rs` | what elements are; the types that kernels compute in |
-//! | `random.rs` | random numbers into memory |
-//! | `simd.rs`, `walk.rs`, `transpose.rs`, `testing.rs` | wide registers; strided operands; 8 x 8 blocks; what tests share |
+//! | `dtype.rs`, `region.rs`, `matrix.rs`, `walk.rs` | what elements are; one parallel loop; strides of matrices; strided operands |
+//! | `simd.rs`, `exp.rs`, `transpose.rs` | wide registers; exponential and tanh that vectorise; 8 x 8 blocks |
+//! | `parallel.rs` | the one way to use more cores |
+//! | `number.rs` | the types that kernels compute in |
+//! | `testing.rs` | what tests share |
+//! | `random.rs`, `philox.rs` | random numbers into memory; the random bits of dropout |
 //! | `convert.rs` | elements of any type in the three that kernels compute in, and back |
-//! | `elementwise.rs`, `combine.rs`, `strided.rs` | a function of each element, in place of two others; copies, fills |
-//! | `exp.rs` | exponential and tanh that vectorise |
+//! | `strided.rs`, `elementwise.rs`, `combine.rs` | copies, fills; a function of each element, in place of two others |
 //! | `reduce.rs` | sum, argmax |
-//! | `matrix.rs`, `matmul.rs`, `packed_matmul.rs`, `short_matmul.rs` | strided, batched products; large ones; those of 16-bit floats |
-//! | `conv/`, `tile.rs` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops |
-//! | `attention/`, `philox.rs` | attention in blocks; the random bits of dropout |
+//! | `tile.rs` | the inner loop of convolution: rows of a tile times rows of columns |
+//! | `packed_matmul.rs`, `matmul.rs`, `short_matmul.rs` | strided, batched products: large ones, any, those of 16-bit floats |
+//! | `conv/` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops |
+//! | `attention/` | attention in blocks |
 //! | `pool/`, `interpolate.rs` | windows' largest elements and means; images resampled |
-//! | `row_norm.rs` | rows to mean 0 and deviation 1 or by their root mean square, also of sums |
+//! | `softmax.rs`, `loss.rs` | softmax rows; negative log likelihood, squared error |
 //! | `channel_norm.rs`, `group_norm.rs`, `group_norm_last.rs` | channels of a batch, and groups of channels, to mean 0 and deviation 1 |
+//! | `row_norm.rs` | rows to mean 0 and deviation 1 or by their root mean square, also of sums |
 //! | `cross_entropy.rs`, `linear_cross_entropy.rs` | of logits; of a projection, some rows at a time |
 //! | `pair_loss.rs` | losses of an input and a target of one shape |
-//! | `softmax.rs`, `loss.rs` | softmax rows; negative log likelihood, squared error |
 //! | `index.rs` | elements by index: picked, put, added |
 //! | `fold.rs`, `folds.rs`, `scan.rs` | reductions over any dimensions; running sums and products |
-//! | `mask.rs`, `remap.rs` | elements by a condition; flips, rolls, reflections |
+//! | `remap.rs`, `mask.rs` | flips, rolls, reflections; elements by a condition |
 //! | `sort.rs`, `search.rs`, `multinomial.rs` | rows in order; places in them; places drawn by weights |
 //! | `distance.rs` | distances of every pair of two sets of vectors |
 //! | `unfold.rs` | derivative of overlapping windows |

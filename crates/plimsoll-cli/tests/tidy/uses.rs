@@ -141,6 +141,19 @@ impl Uses {
         edges.flat_map(|(from, uses)| uses.iter().map(move |(to, place)| (from, to, place.as_str())))
     }
 
+    /// All modules; the root's path is empty.
+    pub(crate) fn modules(&self) -> impl Iterator<Item = &Module> {
+        self.modules.keys()
+    }
+
+    /// The same without the uses for which `counts` does not hold.
+    pub(crate) fn only(mut self, counts: impl Fn(&Module, &Module, &str) -> bool) -> Self {
+        for (from, uses) in &mut self.edges {
+            uses.retain(|to, place| counts(from, to, place));
+        }
+        self
+    }
+
     /// The groups of modules that use each other, directly or through others.
     pub(crate) fn cycles(&self) -> Vec<BTreeSet<&Module>> {
         let reach: BTreeMap<&Module, BTreeSet<&Module>> =
