@@ -16,7 +16,7 @@
 //! | `settings.rs`, `process.rs` | the environment, for the launcher, too; whether a process has ended |
 //! | `lock.rs`, `error.rs` | locks; the outcome of a call |
 //! | `notice.rs` | assumptions and unsupported calls, which limit the figures |
-//! | `share.rs` | devices that several processes use |
+//! | `share.rs`, `exchange.rs` | devices that several processes use; messages between ranks |
 //! | `argument.rs`, `fault.rs`, `call.rs` | every call: arguments, injected faults, the way through |
 //! | `version.rs`, `place.rs` | for the launcher: the versions, the folder |
 //! | `gpu.rs`, `gpu/` | the devices of this process, and their properties |
@@ -59,6 +59,7 @@ mod cupti;
 mod dnn;
 mod driver;
 mod error;
+mod exchange;
 mod fault;
 mod fft;
 mod gpu;

@@ -35,7 +35,7 @@ pub(crate) fn deadline() -> Instant {
 
 /// A communicator's folder.
 #[derive(Debug, Clone)]
-pub(super) struct Exchange {
+pub(crate) struct Exchange {
     folder: PathBuf,
 }
 
@@ -48,31 +48,31 @@ pub(crate) struct Message {
 
 impl Exchange {
     /// The folder of a communicator of several processes, under the name that they agree on.
-    pub(super) fn named(name: &str) -> Option<Exchange> {
+    pub(crate) fn named(name: &str) -> Option<Exchange> {
         let folder = share::folder()?.join(name);
         fs::create_dir_all(&folder).ok()?;
         Some(Exchange { folder })
     }
 
     /// The folder of a part of the communicator.
-    pub(super) fn part(&self, name: &str) -> Option<Exchange> {
+    pub(crate) fn part(&self, name: &str) -> Option<Exchange> {
         Exchange::named(&format!("{}-{name}", self.folder.file_name()?.to_str()?))
     }
 
     /// This rank's message to all others with this call.
-    pub(super) fn message(&self, rank: u32, call: u64) -> Message {
+    pub(crate) fn message(&self, rank: u32, call: u64) -> Message {
         Message { sender: self.folder.join(rank.to_string()), call }
     }
 
     /// This rank's message to one other rank.
-    pub(super) fn message_to(&self, rank: u32, receiver: u32, call: u64) -> Message {
+    pub(crate) fn message_to(&self, rank: u32, receiver: u32, call: u64) -> Message {
         Message { sender: self.folder.join(format!("{rank}-{receiver}")), call }
     }
 }
 
 impl Message {
     /// Sends it.
-    pub(super) fn send(&self, known: Option<&[u8]>) {
+    pub(crate) fn send(&self, known: Option<&[u8]>) {
         // If the launcher deleted the folder, the run is over and nobody reads.
         let _over = self.write(known);
     }
@@ -96,7 +96,7 @@ impl Message {
     }
 
     /// Waits until the message is sent; returns whether it was.
-    pub(super) fn wait(&self, until: Instant) -> bool {
+    pub(crate) fn wait(&self, until: Instant) -> bool {
         let is_missing = locked(&MISSING).contains(&self.sender);
         let [mut pause, longest] = PAUSES;
         loop {
