@@ -13,7 +13,8 @@
 //! | `recording.rs`, `categories.rs` | a recording by name; categories of the user's own |
 //! | `moment.rs`, `explained.rs`, `contents.rs` | a moment in a recording; a recording and its explanation; what a peak consists of |
 //! | `techniques/` | the techniques that use less memory, and sets of them |
-//! | `inject/`, `scratch.rs`, `guard.rs` | files for the user's Python; a session's folder; what ends with a killed process |
+//! | `inject/`, `scratch.rs` | files for the user's Python; a session's folder |
+//! | `processes.rs`, `guard.rs` | what a program has started; what ends with a killed process |
 //! | `cuda.rs`, `smi.rs`, `lenet.rs` | whether a GPU computes right; `nvidia-smi` of imitated GPUs; the network of the main job |
 //! | `whatif.rs`, `leaks/`, `doctor/`, `check/`, `diff/`, `export/`, `record/`, `conformance.rs` | verbs about recordings |
 //! | `explain/` | what a recording means: it also shows what `leaks`, `doctor` and `whatif` show |
@@ -46,6 +47,7 @@ mod output;
 mod page;
 mod plan;
 mod predict;
+mod processes;
 mod record;
 mod recording;
 mod run;

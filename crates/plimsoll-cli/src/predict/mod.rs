@@ -19,7 +19,7 @@
 //! |---|---|
 //! | `assume.rs`, `placeholder.rs`, `search.rs` | values from `--assume`; the name that `--find` replaces; the search for its largest value |
 //! | `machine.rs`, `gpu.rs` | the GPU of this machine; the simulated GPU, and its memory for the allocator |
-//! | `processes.rs`, `planner.rs` | the program's processes; this program as cuDNN's planner |
+//! | `planner.rs` | this program as cuDNN's planner |
 //! | `view/` | the file system as the program sees it: its writes do not reach the disk |
 //! | `args.rs` | the options |
 //! | `launch/` | starts the program on the stand-in, and waits for its end |
@@ -60,7 +60,6 @@ mod launch;
 pub(crate) mod machine;
 mod placeholder;
 pub(crate) mod planner;
-pub(crate) mod processes;
 pub(crate) mod recording;
 pub(crate) mod render;
 mod run;

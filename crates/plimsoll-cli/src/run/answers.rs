@@ -21,7 +21,7 @@ use super::ending::end_as;
 use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::inject::{self, cache};
-use crate::predict::processes;
+use crate::processes;
 use crate::techniques::Set;
 
 /// The variable with the folder for answers.

@@ -22,8 +22,8 @@ use crate::exit::{Exit, Failure};
 use crate::guard::SUPERVISOR;
 use crate::output;
 use crate::predict::args::PredictArgs;
-use crate::predict::processes;
 use crate::predict::view::{ENDING, Ending, Isolation, Spec};
+use crate::processes;
 use crate::scratch::unreadable;
 
 /// How long a program may take to exit after it was asked to.

@@ -20,7 +20,7 @@ use super::spec::{Isolation, Spec};
 use super::written::Written;
 use crate::exit::Exit;
 use crate::guard::{CONFINED, SUPERVISOR};
-use crate::predict::processes;
+use crate::processes;
 
 /// The file in the run's folder that says how it ended.
 pub(in crate::predict) const ENDING: &str = "ending.json";

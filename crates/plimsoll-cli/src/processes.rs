@@ -22,7 +22,7 @@ const IDLE_TICKS: u64 = 5;
 
 /// A program whose processes that used a GPU have all ended after their steps, while another one waits for an answer of them.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
+pub(crate) struct Waiting {
     looked: Option<Instant>,
     /// Since when it does nothing, and how long its processes had run by then.
     since: Option<(Instant, u64)>,
@@ -30,7 +30,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// Whether the program has done nothing for a while. Reports are in this folder.
-    pub(super) fn is_over(&mut self, reports: &Path) -> bool {
+    pub(crate) fn is_over(&mut self, reports: &Path) -> bool {
         let now = Instant::now();
         if self.looked.is_some_and(|looked| now - looked < Duration::from_millis(250)) {
             return false;
