@@ -2,9 +2,7 @@
 //! how long a file may grow, that no file is dead or missing in its crate's table, that no file uses one below it in the
 //! table or one that uses it, and no link leads nowhere.
 
-#[path = "tidy/rooms.rs"]
 mod rooms;
-#[path = "tidy/uses.rs"]
 mod uses;
 
 use std::collections::{BTreeMap, BTreeSet};

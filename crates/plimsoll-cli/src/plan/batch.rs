@@ -15,10 +15,10 @@ use crate::techniques::Set;
 
 const MARK: &str = "{BATCH}";
 
-/// The range that is searched if --batch names none.
+/// The range to search if --batch names none.
 const RANGE: Batches = Batches::Range(1, 512);
 
-/// Beside a plan for one batch, batches up to this multiple of it are tried.
+/// A plan for one batch also tries larger batches, up to this multiple of it.
 const MULTIPLE: u64 = 32;
 
 /// `--batch`.
@@ -44,7 +44,7 @@ impl Batches {
     }
 }
 
-/// What `{BATCH}`, --batch and --goal ask for together; `None` if the command has no place for a batch.
+/// The batches that `{BATCH}`, --batch and --goal ask for together; `None` if the command has no `{BATCH}`.
 ///
 /// # Errors
 /// They contradict each other.

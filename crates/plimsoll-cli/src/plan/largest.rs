@@ -3,7 +3,7 @@
 use crate::predict::trial::Trial;
 use crate::techniques::Set;
 
-/// The largest batch of a set.
+/// The largest batch that fits with a set of techniques.
 #[derive(Debug, Clone)]
 pub(super) struct Largest {
     pub(super) set: Set,
@@ -11,7 +11,7 @@ pub(super) struct Largest {
     pub(super) range: (u64, u64),
     /// `None` if none of them fits.
     pub(super) batch: Option<u64>,
-    /// The run of that batch.
+    /// The trial of that batch.
     pub(super) trial: Option<Trial>,
     /// Whether the user ended the search.
     pub(super) is_interrupted: bool,

@@ -18,7 +18,8 @@ use crate::output;
 const MORE_BYTES: u64 = 1 << 39;
 
 impl Outcome {
-    /// Runs the program again with more memory if it ran out, or if it caught that and may have given up.
+    /// Runs the program again with more memory, if it ran out of memory, or caught that and may have given
+    /// up.
     ///
     /// # Errors
     /// The system's.

@@ -63,7 +63,7 @@ const MODULES: [(&str, &str); 18] = [
 pub(super) struct Run {
     /// How it ended, and the reports of its processes.
     pub(super) job: Job,
-    /// What it did outside of its own processes.
+    /// Its effects outside its own processes: files and hosts.
     pub(super) traces: Traces,
     /// The folder with their snapshots, deleted on drop.
     _folder: TempDir,

@@ -1,5 +1,5 @@
-//! Memory that grows where the run was cut: from step to step, or from batch to batch of a loop after the steps ([`Growth`]). What
-//! the rest of the program adds is computed.
+//! Memory that was still growing when the run was cut short: from step to step, or from batch to batch of a loop
+//! after the steps ([`Growth`]). The growth of the rest of the program is computed.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub(crate) enum Each {
     Batch,
 }
 
-/// Memory that grows, and what it comes to.
+/// Memory that grows, and its total at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Growth {
     pub(crate) each: Each,
@@ -26,18 +26,18 @@ pub(crate) struct Growth {
     pub(crate) seen: u64,
     /// How many the program has; `None` if unknown.
     pub(crate) total: Option<u64>,
-    /// The line: of a step's the one that allocates what stays, of a batch's that of the loop.
+    /// The line: for growth by step, the one that allocates what stays; for growth by batch, the loop's.
     pub(crate) line: Option<String>,
     /// The reserved bytes at the end; `None` if the end is unknown.
     pub(crate) end_bytes: Option<u64>,
-    /// The step or batch in which memory is out; `None` if it is not.
+    /// The step or batch in which memory runs out; `None` if it does not.
     pub(crate) out_at: Option<u64>,
-    /// What is left of the GPU at the end, where that is known and there is some.
+    /// Memory of the GPU that is left at the end, if the end is known and some is left.
     pub(crate) spare_bytes: u64,
 }
 
 impl Growth {
-    /// The growth that decides: the one that ends highest.
+    /// The growth with the highest end, which decides.
     pub(crate) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
         let capacity_bytes = target.capacity_bytes();
         let steps = judged.report.growth.iter().filter(|it| it.device == judged.peaks.device);
@@ -75,7 +75,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     })
 }
 
-/// The line whose blocks stay: of those that were allocated in the latter half of the recording and are live at its end.
+/// The line whose blocks stay: the blocks that were allocated in the second half of the recording and are
+/// live at its end.
 fn kept_line(judged: &Judged, steps: u64) -> Option<String> {
     let analysis = judged.analysis.as_ref()?;
     let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);

@@ -7,15 +7,15 @@ use super::judged::Judged;
 pub(crate) struct Need {
     /// The process and the device.
     pub(crate) judged: Judged,
-    /// What it needs, also of what the run computed instead of doing it: the allocated bytes if they alone are more than the GPU
-    /// offers, otherwise the reserved ones.
+    /// What it needs, including the computed part of loops: the allocated bytes if they alone exceed what
+    /// the GPU offers, otherwise the reserved ones.
     pub(crate) bytes: u64,
-    /// What the GPU does not have of them.
+    /// How many of these bytes the GPU lacks.
     pub(crate) more_bytes: u64,
-    /// Whether the program did not come to its end either: it needs at least this.
+    /// Whether this run did not end either: the program needs at least this.
     pub(crate) is_least: bool,
-    /// What grows there, if something does.
+    /// What grows in that run, if anything.
     pub(crate) growth: Option<Growth>,
-    /// What it got of loops that were cut.
+    /// Sentences about loops that were cut short.
     pub(crate) cut: Vec<String>,
 }

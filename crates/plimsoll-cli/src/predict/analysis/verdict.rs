@@ -12,7 +12,7 @@ pub(crate) enum Verdict {
     Fits { spare_bytes: u64, caught: u64 },
     /// A request failed.
     RunsOut(Shortage),
-    /// Memory grows, and is out before the program ends, or its end is unknown.
+    /// Memory grows, and runs out before the program ends; or the end is unknown.
     Grows(Growth),
     /// A technique of `--with` cannot be applied to the program.
     Refused(Refusal),

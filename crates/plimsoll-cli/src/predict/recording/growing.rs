@@ -14,18 +14,18 @@ pub(crate) struct GrowingSteps {
     pub(crate) total: Option<u64>,
 }
 
-/// A loop over a DataLoader after the steps that did not get all of its batches (`loops.py`).
+/// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct CutLoop {
     pub(crate) file: Option<String>,
     pub(crate) line: Option<u64>,
-    /// The batches that it got, copies included.
+    /// The batches that it was given, copies included.
     pub(crate) given: u64,
-    /// Those that the loader made.
+    /// The batches that the loader made.
     pub(crate) made: u64,
     /// The loader's length; `None` if it has none.
     pub(crate) total: Option<u64>,
-    /// The batches that it did not get.
+    /// The batches that it was not given.
     pub(crate) left: u64,
     /// The devices whose memory grew from batch to batch.
     pub(crate) grows: Vec<GrowingBatches>,

@@ -103,7 +103,7 @@ pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
     rows.into_iter().map(|((file, line, text), said)| [place(file, line), text, said.join("; ")]).collect()
 }
 
-/// The lines whose reads decide a size, each with what was assumed there.
+/// The lines whose reads decide a size, each with the assumed value.
 pub(crate) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.fate == Fate::Size) {

@@ -1,4 +1,5 @@
-//! The file system as the program sees it: it finds its own changes there, the disk does not ([`Writes`]).
+//! The file system as the program sees it: the program finds its own changes, but the disk does not change
+//! ([`Writes`]).
 //!
 //! A supervisor (`supervise.rs`), which is this program again, sets the view up and starts the user's program in it. It stays, so
 //! that no process is left when this one is killed, and at the end it lists what would have been written.
