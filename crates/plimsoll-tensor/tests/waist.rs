@@ -68,7 +68,7 @@ fn an_elementwise_operator_is_in_one_file_and_its_layer_in_another() {
 #[test]
 fn an_operator_is_one_module_with_a_kernel_and_a_layer_beside_it() {
     let expected = [
-        "plimsoll-kernels/src/row_norm.rs",
+        "plimsoll-kernels/src/normalization/row_norm.rs",
         // How a GPU computes it.
         "plimsoll-tensor/src/cuda/row_norm.rs",
         // Its kernel lies in the same file of a GPU.

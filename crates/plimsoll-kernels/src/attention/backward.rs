@@ -9,7 +9,7 @@ use super::super::parallel::{Cut, for_each_chunk_with, scratch_workers};
 use super::super::simd::vectorize;
 use super::super::tile::ROWS;
 use super::block::{Into, Left, Scored, load, padded};
-use super::{AttentionShape, Heads, KEYS, SCORES, Scores};
+use super::operands::{AttentionShape, Heads, KEYS, SCORES, Scores};
 use crate::dtype::DType;
 
 /// Queries of a block: a whole number of tiles.
@@ -72,7 +72,7 @@ impl Gradients<'_> {
     }
 }
 
-/// [`attention_backward`](super::attention_backward), computed in one type.
+/// [`attention_backward`](super::scaled_dot_product::attention_backward), computed in one type.
 pub(super) fn run<T: Scored>(
     shape: &AttentionShape,
     scores: &Scores<'_>,

@@ -2,11 +2,11 @@
 
 use super::super::convert::Compute;
 use super::super::number::Float;
-use super::super::philox::{Dropout, GROUP};
 use super::super::simd::vectorize;
 use super::super::tile::{Depth, NARROW, ROWS, Start, Tile, WIDE};
 use super::super::transpose::transpose;
 use crate::dtype::DType;
+use crate::random::philox::{Dropout, GROUP};
 
 /// Columns of a block whose rows have `dim` elements: whole tiles.
 pub(super) fn padded(dim: usize) -> usize {

@@ -9,7 +9,7 @@ use super::super::parallel::{Cut, Pieces, for_each_cut_with, scratch_workers};
 use super::super::simd::vectorize;
 use super::super::tile::ROWS;
 use super::block::{Into, Left, Scored, load, padded};
-use super::{AttentionShape, Heads, KEYS, SCORES, Scores};
+use super::operands::{AttentionShape, Heads, KEYS, SCORES, Scores};
 
 /// Queries of a block.
 const QUERIES: usize = 256;
@@ -39,7 +39,7 @@ pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     parts(shape).iter().sum::<usize>() * scratch_workers(chunks(shape))
 }
 
-/// [`attention`](super::attention), computed in one type.
+/// [`attention`](super::scaled_dot_product::attention), computed in one type.
 pub(super) fn run<T: Scored>(
     shape: &AttentionShape,
     scores: &Scores<'_>,
