@@ -27,7 +27,7 @@
 //! | `testing/` | devices for tests: one that computes later |
 //! | `gradcheck.rs` | derivatives against finite differences, for a function of the users' own |
 //! | `suite/` | what every operator must do, as a suite of checks |
-//! | `ops/` | what can be computed: an operator a file, with its derivative |
+//! | `ops/` | what can be computed, by family: an operator a file, with its derivative |
 //! | `capture.rs` | [`Graph`]: captured work that is replayed |
 //!
 //! Unsafe code is in `view.rs` and `cpu/` only.

@@ -4,8 +4,7 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Attention;
-use super::operands::{self, Arrangement};
+use super::operands::{self, Arrangement, Attention};
 use crate::cpu::kernels::attention::{Gradients, Heads, attention_backward, backward_scratch_len};
 use crate::cpu::kernels::parallel::Cut;
 use crate::cuda::{self, CudaCall};
@@ -161,8 +160,8 @@ impl Operator for AttentionBackward {
         };
         shape.map_or(0, |shape| match device.kind {
             DeviceKind::Cuda if by_tiles() => {
-                let (sizes, numbers) = (shape.into(), cuda::flash::scratch(&shape.into()));
-                match cuda::flash::sums_scratch(&sizes, device) {
+                let (sizes, numbers) = (shape.into(), cuda::attention::flash::scratch(&shape.into()));
+                match cuda::attention::flash::sums_scratch(&sizes, device) {
                     Some(parts) if self.row_sum => numbers + parts,
                     _ => numbers.max(sum()),
                 }

@@ -2,8 +2,7 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Attention;
-use super::operands::{Arrangement, NAME};
+use super::operands::{Arrangement, Attention, NAME};
 use crate::error::{Error, Result};
 use crate::layout::Dims;
 use crate::road::call;

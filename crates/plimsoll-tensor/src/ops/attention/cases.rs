@@ -2,8 +2,8 @@
 
 use smallvec::smallvec;
 
-use super::operands::Arrangement;
-use super::{Attention, AttentionOptions};
+use super::call::AttentionOptions;
+use super::operands::{Arrangement, Attention};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::random::RandomStream;

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::Attention;
-use super::operands::Arrangement;
+use super::operands::{Arrangement, Attention};
 use crate::cpu::kernels::attention::{AttentionShape, dropout_factors};
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::philox::Dropout;
@@ -52,8 +51,8 @@ impl Kernel for Bias {
                     u64::from((HIDDEN as f32).to_bits())
                 };
                 let words = [0, word];
-                let of = cuda::mask::Triangle { upper: false, diagonal: 0, words };
-                return cuda::mask::triangle(call, None, of);
+                let of = cuda::indexing::mask::Triangle { upper: false, diagonal: 0, words };
+                return cuda::indexing::mask::triangle(call, None, of);
             }
         };
         let expression = cuda::elementwise::Expression::new(text, self.dtype);

@@ -195,7 +195,7 @@ impl Attention {
         })
     }
 
-    /// Whether the kernels of `cuda/flash.rs` take it: `rest` are the output and its gradient, where they are read,
+    /// Whether the kernels of `cuda/attention/flash.rs` take it: `rest` are the output and its gradient, where they are read,
     /// and `outs` what is written, which lies as the operator says and may begin anywhere.
     pub(super) fn is_by_tiles(
         &self,
@@ -208,11 +208,12 @@ impl Attention {
         let shapes: SmallVec<[&[usize]; 4]> = layouts.iter().map(|layout| layout.shape()).collect();
         let Ok(shape) = self.arrangement.shape(&shapes) else { return false };
         let places = self.arrangement.places(layouts, &shape);
-        let is_aligned =
-            |layout: &Layout, begin: usize, strides| cuda::flash::is_aligned(layout, begin, strides);
+        let is_aligned = |layout: &Layout, begin: usize, strides| {
+            cuda::attention::flash::is_aligned(layout, begin, strides)
+        };
         layouts.len() == operands
             && self.dropout.is_none()
-            && cuda::flash::takes(&shape.into(), dtype, self.scale, facts)
+            && cuda::attention::flash::takes(&shape.into(), dtype, self.scale, facts)
             && places.into_iter().all(|(i, begin, strides)| is_aligned(layouts[i], begin, strides))
             && outs.iter().all(|out| is_aligned(out, 0, [0; 3]))
             && rest.iter().all(|x| is_aligned(x, 0, self.arrangement.out_strides(x, &shape)))
