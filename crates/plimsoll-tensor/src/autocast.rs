@@ -1,7 +1,7 @@
 //! Mixed precision: operators choose the type of their inputs, as PyTorch's autocast does.
 //!
-//! Each operator says what suits it ([`Autocast`], PyTorch's lists for CUDA). While [`autocast`] is open on a thread, the road
-//! (`road/`) casts its inputs first; a cast is recorded, so gradients come back in the type of the parameter. The
+//! Each operator says what suits it ([`Autocast`], PyTorch's lists for CUDA). While [`autocast`] is open on a thread, dispatch
+//! (`dispatch/`) casts its inputs first; a cast is recorded, so gradients come back in the type of the parameter. The
 //! cast of a parameter is kept until the outermost `autocast` ends, so that a weight that is used twice is cast once.
 
 use std::cell::{Cell, RefCell};

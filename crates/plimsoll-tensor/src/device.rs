@@ -41,9 +41,9 @@ pub struct Device(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     backend: Box<dyn Backend>,
     computes: Computes,
-    /// Whether operators are shared with a queue or with what watches the road: asked by every operation.
+    /// Whether operators are shared with a queue or with what watches dispatch: asked by every operation.
     shares_operators: AtomicBool,
-    /// What `road/` calls between operators, of a type that is its own.
+    /// What `dispatch/` calls between operators, of a type that is its own.
     watch: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Streams made so far, without the default one.
     streams: AtomicU64,

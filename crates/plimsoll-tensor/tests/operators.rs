@@ -1,4 +1,4 @@
-//! Every operator through the one suite; and a user's own operator down the same road.
+//! Every operator through the one suite; and a user's own operator dispatched the same way.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 

@@ -71,13 +71,13 @@ pub(super) fn packed_matmul(
     let &MatmulShape { batch, m, k, n } = shape;
     let run = k.div_ceil(k.div_ceil(DEPTH));
     let (rows, cols) = (m.min(ROWS_AT_ONCE), n.min(COLS_AT_ONCE));
-    let room = [rows.next_multiple_of(ROWS) * run, cols.next_multiple_of(COLS) * run];
+    let lens = [rows.next_multiple_of(ROWS) * run, cols.next_multiple_of(COLS) * run];
     let mut kept = PACKED.take();
-    if kept.len() < room[0] + room[1] + LINE {
-        kept = vec![0.0; room[0] + room[1] + LINE];
+    if kept.len() < lens[0] + lens[1] + LINE {
+        kept = vec![0.0; lens[0] + lens[1] + LINE];
     }
     let aligned = kept.as_ptr().align_offset(64).min(LINE);
-    let (panels, groups) = kept[aligned..].split_at_mut(room[1]);
+    let (panels, groups) = kept[aligned..].split_at_mut(lens[1]);
     let c = Cut::new(c);
     for i in 0..batch {
         let a = Lines { values: &a[i * a_strides.batch..], line: a_strides.row, depth: a_strides.col };

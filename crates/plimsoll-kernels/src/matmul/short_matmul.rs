@@ -21,15 +21,15 @@ fn blocks(shape: &MatmulShape) -> Blocks {
     Blocks::at_most(shape, LIMIT, [ROWS, NARROW])
 }
 
-/// A block's room: sums, packed rows, packed columns, and a panel before it is turned.
-struct Room {
+/// Floats of a block's scratch: sums, packed rows, packed columns, and a panel before it is turned.
+struct BlockScratch {
     sums: usize,
     rows: usize,
     cols: usize,
     turned: usize,
 }
 
-impl Room {
+impl BlockScratch {
     fn of(shape: &MatmulShape, blocks: &Blocks) -> Self {
         let (run, width) = (shape.k.clamp(1, RUN), blocks.cols.next_multiple_of(WIDE));
         Self {
@@ -48,7 +48,7 @@ impl Room {
 /// Floats of scratch that [`short_matmul`] needs: the same on every processor.
 pub fn short_matmul_scratch_len(shape: &MatmulShape) -> usize {
     let blocks = blocks(shape);
-    scratch_workers(blocks.count()) * Room::of(shape, &blocks).len()
+    scratch_workers(blocks.count()) * BlockScratch::of(shape, &blocks).len()
 }
 
 /// The matrices' elements and how they lie.
@@ -96,11 +96,11 @@ fn product(
         return;
     }
     let blocks = blocks(shape);
-    let room = Room::of(shape, &blocks);
+    let lens = BlockScratch::of(shape, &blocks);
     let (load, store) = (<f32 as Compute>::load(dtype), <f32 as Compute>::store(dtype));
     let [a, b] = [a, b].map(|bytes| Packer { words: words(bytes), bytes, load, pairs });
     let c = Cut::new(c);
-    for_each_cut_with(blocks.count(), (), scratch, room.len(), |chunk, (), own| {
+    for_each_cut_with(blocks.count(), (), scratch, lens.len(), |chunk, (), own| {
         for (batch, rows, cols) in blocks.of_chunk(chunk) {
             let lines = |size: &std::ops::Range<usize>, of: MatrixStrides, line: usize, depth: usize| Lines {
                 first: batch * of.batch + size.start * line,
@@ -115,7 +115,7 @@ fn product(
                 pairs,
             };
             let bias = bias.map(|bias| &bias[2 * cols.start..2 * cols.end]);
-            let (sums, width) = block.sums(&room, bias.map(|bias| (bias, b.load)), own);
+            let (sums, width) = block.sums(&lens, bias.map(|bias| (bias, b.load)), own);
             for (row, sums) in rows.zip(sums.chunks_exact_mut(width)) {
                 let (at, sums) = ((batch * m + row) * n + cols.start, &mut sums[..cols.len()]);
                 finish(at, sums);
@@ -153,15 +153,15 @@ impl Block<'_> {
     /// Computes its sums, as rows of the width that comes with them.
     fn sums<'r>(
         &self,
-        room: &Room,
+        lens: &BlockScratch,
         bias: Option<(&[u8], Load<f32>)>,
         own: &'r mut [f32],
     ) -> (&'r mut [f32], usize) {
         let ((a, a_lines), (b, b_lines)) = (self.a, self.b);
         let width = b_lines.count.next_multiple_of(WIDE);
-        let (sums, own) = own.split_at_mut(room.sums);
-        let (packed_rows, own) = own.split_at_mut(room.rows);
-        let (packed_cols, turned) = own.split_at_mut(room.cols);
+        let (sums, own) = own.split_at_mut(lens.sums);
+        let (packed_rows, own) = own.split_at_mut(lens.rows);
+        let (packed_cols, turned) = own.split_at_mut(lens.cols);
         let (start, sums) = sums.split_at_mut(width);
         start.fill(0.0);
         if let Some((bias, load)) = bias {

@@ -1,6 +1,6 @@
 //! Attention by tiles with tensor cores, as FlashAttention-2: no score leaves a multiprocessor, and none is kept.
 //!
-//! For bfloat16 and float16 on GPUs from Ampere on, without a mask and without dropout; `attention` has the road of all else. The
+//! For bfloat16 and float16 on GPUs from Ampere on, without a mask and without dropout; `scaled_dot_product` has all else. The
 //! backward pass is two launches, one over queries and one over keys, so that every sum has one order. `flash_wgmma` has what runs in
 //! place of this text on Hopper, with the same arguments and the same scratch.
 
@@ -8,7 +8,7 @@ use plimsoll_cuda::{Args, Launch, Source, Step};
 
 use super::flash_pass::{Pass, Tiled};
 use super::flash_wgmma;
-use super::scaled_dot_product::{Attended, Heads, Sizes};
+use super::scaled_dot_product::{AttentionParams, Heads, Sizes};
 use crate::cuda::elementwise::activation;
 use crate::cuda::{CudaCall, Placed};
 use crate::dtype::DType;
@@ -91,7 +91,7 @@ pub(crate) fn scratch(sizes: &Sizes) -> u64 {
     (sizes.batch * sizes.heads * padded(sizes) * 8) as u64
 }
 
-/// Columns of a packed tensor, and the parts into which [`Attended::backward_by_tiles`] cuts the sum of its gradient's rows: for each batch
+/// Columns of a packed tensor, and the parts into which [`AttentionParams::backward_by_tiles`] cuts the sum of its gradient's rows: for each batch
 /// one of every 64 rows. `None` where the kernels make none.
 fn sums(sizes: &Sizes, facts: DeviceFacts) -> Option<(usize, usize)> {
     let &Sizes { batch, heads, kv_heads, keys, dim, .. } = sizes;
@@ -111,7 +111,7 @@ fn words(sizes: &Sizes, spread: bool, operands: [Heads; 7]) -> Vec<u64> {
     sizes.into_iter().chain(operands.into_iter().flat_map(|x| x.strides)).map(|n| n as u64).collect()
 }
 
-impl Attended<'_> {
+impl AttentionParams<'_> {
     /// The kernel of a pass: it follows from sizes, types and the device's compute capability.
     fn kernel(&self, call: &CudaCall<'_>, pass: Pass, row_sum: bool) -> Tiled {
         let flag = |on: bool| if on { "1" } else { "0" };

@@ -14,4 +14,4 @@ mod flash_wgmma;
 pub(crate) mod rotary;
 pub(crate) mod scaled_dot_product;
 
-pub(crate) use scaled_dot_product::{Attended, Heads, Sizes, scratch};
+pub(crate) use scaled_dot_product::{AttentionParams, Heads, Sizes, scratch};

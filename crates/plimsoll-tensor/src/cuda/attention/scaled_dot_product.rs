@@ -39,7 +39,7 @@ pub(crate) struct Heads {
 
 /// An attention to compute.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Attended<'a> {
+pub(crate) struct AttentionParams<'a> {
     pub(crate) shape: Sizes,
     pub(crate) dtype: DType,
     pub(crate) scale: f64,
@@ -79,7 +79,7 @@ struct Part {
     queries: usize,
 }
 
-impl Attended<'_> {
+impl AttentionParams<'_> {
     fn parts(&self) -> Vec<Part> {
         let Sizes { batch, heads, queries, keys, .. } = self.shape;
         if keys == 0 {

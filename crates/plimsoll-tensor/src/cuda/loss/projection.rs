@@ -14,7 +14,7 @@ const BULK: &str = include_str!("cross_entropy_bulk.cu");
 /// Bytes of a row from which on the threads of a block that has rows one after the other have enough work.
 const LEAST_BULK: usize = 32 << 10;
 /// Bytes of shared memory for two rows, on GPUs from Hopper on whose compute capability ends with 0.
-const BULK_ROOM: usize = 226 << 10;
+const BULK_SHARED_BYTES: usize = 226 << 10;
 /// Blocks that work on rows one after the other: the multiprocessors of a large GPU.
 const BULK_BLOCKS: usize = 132;
 
@@ -59,13 +59,13 @@ impl Projected {
     /// Bytes of shared memory and threads of the kernel of a row: it keeps the row where two fit a multiprocessor.
     fn row_kernel(&self, call: &CudaCall<'_>, dtype: DType) -> (u32, u32) {
         let row = self.stride(dtype) * dtype.size();
-        let room = match call.facts.capability {
+        let most_bytes = match call.facts.capability {
             Some((9, 0) | (10, _)) => 112 << 10,
             Some((8, 0)) => 80 << 10,
             _ => 32 << 10,
         };
         let threads = threads_for(self.classes);
-        if row <= room { (u32::try_from(row).unwrap_or(0), threads) } else { (0, threads) }
+        if row <= most_bytes { (u32::try_from(row).unwrap_or(0), threads) } else { (0, threads) }
     }
 
     /// The losses of so many rows, and the gradients of their logits.
@@ -73,7 +73,7 @@ impl Projected {
         let row = self.stride(dtype) * dtype.size();
         let has_bulk = matches!(call.facts.capability, Some((9 | 10, 0)));
         let (source, blocks, shared_bytes, block, args) =
-            if has_bulk && row >= LEAST_BULK && 2 * row <= BULK_ROOM {
+            if has_bulk && row >= LEAST_BULK && 2 * row <= BULK_SHARED_BYTES {
                 let source = typed(call, BULK, dtype);
                 (source, count.min(BULK_BLOCKS), u32::try_from(2 * row).unwrap_or(0), 1024, args.size(count))
             } else {

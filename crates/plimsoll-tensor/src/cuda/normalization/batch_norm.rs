@@ -25,7 +25,7 @@ pub(crate) enum Cut {
     /// There is none.
     None,
     /// Its input is computed again backward.
-    Again,
+    Recomputed,
     /// A residual is added before it; backward, its output is read.
     FromOutput,
     /// The same; backward, its output is computed again from the input and the residual.

@@ -69,9 +69,9 @@ pub(crate) fn step(call: &mut CudaCall<'_>, slot: &Stepped<'_>, rule: &Rule) -> 
 /// `[batch, height, width]`.
 type Sizes = [usize; 3];
 
-/// Where a whole-matrix step has its room.
+/// The buffers of a step of a whole matrix, by address.
 #[derive(Clone, Copy, Default)]
-struct Room {
+struct Buffers {
     means: u64,
     sums: u64,
     x: u64,
@@ -81,7 +81,7 @@ struct Room {
 fn whole(
     call: &mut CudaCall<'_>,
     slot: &Stepped<'_>,
-    room: Room,
+    buffers: Buffers,
     sizes: Sizes,
     (pass, blocks): (u32, usize),
     numbers: [f64; 8],
@@ -94,8 +94,9 @@ fn whole(
         .with("S", name(of_state))
         .with("PASS", pass.to_string());
     let args = Args::new().address(slot.parameter.address).address(slot.grad.address);
-    let args = args.address(slot.state(0)).address(slot.state(1)).address(room.means).address(room.sums);
-    let args = args.address(room.x).address(room.y).words(&sizes.map(|n| n as u64));
+    let args =
+        args.address(slot.state(0)).address(slot.state(1)).address(buffers.means).address(buffers.sums);
+    let args = args.address(buffers.x).address(buffers.y).words(&sizes.map(|n| n as u64));
     call.launch(source, [blocks, 1, 1], 512, args.words(&numbers.map(f64::to_bits)))
 }
 
@@ -125,7 +126,7 @@ pub(crate) struct Adafactor {
 pub(crate) fn adafactor(call: &mut CudaCall<'_>, slot: &Stepped<'_>, of: &Adafactor) -> Result<()> {
     let (len, shape) = (slot.parameter.len(), slot.parameter.shape());
     let sums = call.scratch_address();
-    let room = Room { sums, means: sums + 16, ..Room::default() };
+    let buffers = Buffers { sums, means: sums + 16, ..Buffers::default() };
     let elements = len.div_ceil(512);
     let factored = slot.state.len() == 2;
     let sizes = match shape {
@@ -134,16 +135,16 @@ pub(crate) fn adafactor(call: &mut CudaCall<'_>, slot: &Stepped<'_>, of: &Adafac
     };
     let [batch, height, width] = sizes;
     if factored {
-        whole(call, slot, room, sizes, (0, batch * height), eight([of.weight]))?;
-        whole(call, slot, room, sizes, (1, (batch * width).div_ceil(512)), eight([of.weight]))?;
-        whole(call, slot, room, sizes, (4, batch), eight([of.eps1]))?;
+        whole(call, slot, buffers, sizes, (0, batch * height), eight([of.weight]))?;
+        whole(call, slot, buffers, sizes, (1, (batch * width).div_ceil(512)), eight([of.weight]))?;
+        whole(call, slot, buffers, sizes, (4, batch), eight([of.eps1]))?;
     } else {
-        whole(call, slot, room, sizes, (2, elements), eight([of.weight]))?;
+        whole(call, slot, buffers, sizes, (2, elements), eight([of.weight]))?;
     }
-    whole(call, slot, room, sizes, (3, 1), [0.0; 8])?;
-    whole(call, slot, room, sizes, (5, 1), eight([of.eps1]))?;
+    whole(call, slot, buffers, sizes, (3, 1), [0.0; 8])?;
+    whole(call, slot, buffers, sizes, (5, 1), eight([of.eps1]))?;
     let numbers = eight([of.eps1, of.keep, of.eps2, of.rate, of.d, of.sign]);
-    whole(call, slot, room, sizes, (6, elements), numbers)
+    whole(call, slot, buffers, sizes, (6, elements), numbers)
 }
 
 /// Muon's numbers.
@@ -177,24 +178,24 @@ pub(crate) fn muon(call: &mut CudaCall<'_>, slot: &Stepped<'_>, of: &Muon) -> Re
     let update = gram + (4 * m * m) as u64;
     let (whole_sizes, square) = ([1, rows, columns], [1, m, m]);
     let (elements, squares) = ((m * n).div_ceil(512), (m * m).div_ceil(512));
-    let room = Room { means, x, ..Room::default() };
+    let buffers = Buffers { means, x, ..Buffers::default() };
     let fresh = 1.0 - of.momentum;
     let numbers = eight([of.momentum, fresh, f64::from(u8::from(of.nesterov)), tall]);
-    whole(call, slot, room, whole_sizes, (7, elements), numbers)?;
-    whole(call, slot, room, whole_sizes, (8, 1), eight([of.eps]))?;
-    whole(call, slot, room, whole_sizes, (9, elements), [0.0; 8])?;
+    whole(call, slot, buffers, whole_sizes, (7, elements), numbers)?;
+    whole(call, slot, buffers, whole_sizes, (8, 1), eight([of.eps]))?;
+    whole(call, slot, buffers, whole_sizes, (9, elements), [0.0; 8])?;
     let (a, b, c) = of.coefficients;
     let matrix = |address: u64, width: usize| Operand::rows(address, DType::F32, width);
     for _ in 0..of.iterations {
         let wide = matrix(x, n);
         product(call, [1, m, m, n], wide, wide.transposed(), matrix(gram, m), None, 0.0)?;
-        whole(call, slot, Room { x: gram, ..room }, square, (10, squares), [0.0; 8])?;
+        whole(call, slot, Buffers { x: gram, ..buffers }, square, (10, squares), [0.0; 8])?;
         product(call, [1, m, m, m], matrix(gram, m), matrix(gram, m), matrix(update, m), None, 0.0)?;
-        let both = Room { x: gram, y: update, ..room };
+        let both = Buffers { x: gram, y: update, ..buffers };
         whole(call, slot, both, square, (11, squares), eight([b, c]))?;
         product(call, [1, m, n, m], matrix(update, m), wide, matrix(next, n), None, 0.0)?;
         // Back into the first of the two.
-        whole(call, slot, Room { x: next, y: x, ..room }, [1, m, n], (11, elements), eight([1.0, a]))?;
+        whole(call, slot, Buffers { x: next, y: x, ..buffers }, [1, m, n], (11, elements), eight([1.0, a]))?;
     }
-    whole(call, slot, room, whole_sizes, (12, elements), eight([of.keep, of.rate, tall]))
+    whole(call, slot, buffers, whole_sizes, (12, elements), eight([of.keep, of.rate, tall]))
 }

@@ -10,12 +10,12 @@ use crate::cpu::kernels::attention::{AttentionShape, dropout_factors};
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::philox::Dropout;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call_one, create};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::random::RandomStream;
-use crate::road::{call_one, create};
 use crate::tensor::{Grads, Tensor};
 
 /// Far below any score: rows that see nothing stay finite.

@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::cpu::kernels::attention::{AttentionShape, Heads, Mask, Scores};
 use crate::cpu::kernels::philox::Dropout;
-use crate::cuda::attention::Attended;
+use crate::cuda::attention::AttentionParams;
 use crate::cuda::{self, Placed};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -220,18 +220,18 @@ impl Attention {
     }
 
     /// The same as a GPU's kernels take it.
-    pub(super) fn attended<'a>(
+    pub(super) fn params<'a>(
         &self,
         ins: &[Placed<'a>],
         by_tiles: bool,
-    ) -> (Attended<'a>, [cuda::attention::Heads; 3]) {
+    ) -> (AttentionParams<'a>, [cuda::attention::Heads; 3]) {
         let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Placed::shape).collect();
         let shape = self.arrangement.shape(&shapes).unwrap_or_else(|_| unreachable!("inferred"));
         let mask = ins.get(self.arrangement.operands()).map(|mask| {
             let wide = mask.layout.expand(&shape.of_scores()).unwrap_or_else(|| unreachable!("inferred"));
             (*mask, [0, 1, 2, 3].map(|dim| wide.strides()[dim]))
         });
-        let attended = Attended {
+        let params = AttentionParams {
             shape: shape.into(),
             dtype: ins[0].dtype,
             scale: self.scale,
@@ -240,7 +240,7 @@ impl Attention {
             dropout: self.dropout,
             by_tiles,
         };
-        (attended, self.cuda_heads(ins, &shape))
+        (params, self.cuda_heads(ins, &shape))
     }
 }
 

@@ -6,13 +6,13 @@ use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::rotary::{Pairs, Places, rotate};
 use crate::cuda::{self, CudaCall};
 use crate::device::Device;
+use crate::dispatch::{call, call_one};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::want_float;
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

@@ -41,15 +41,10 @@ impl Kernel for Attention {
         let ins = call.ins.clone();
         let layouts: SmallVec<[&Layout; 4]> = ins.iter().map(|x| x.layout).collect();
         let by_tiles = self.is_by_tiles((&layouts, ins[0].dtype), &[], &[call.outs[0].layout], call.facts);
-        let (attended, heads) = self.attended(&ins, by_tiles);
+        let (params, heads) = self.params(&ins, by_tiles);
         let [out, log_sums] = call.outs[..] else { return call.missing() };
-        let strides = self.arrangement.out_strides(out.layout, &attended.shape.into());
-        attended.forward(
-            call,
-            heads,
-            (out, cuda::attention::Heads { address: out.address, strides }),
-            log_sums,
-        )
+        let strides = self.arrangement.out_strides(out.layout, &params.shape.into());
+        params.forward(call, heads, (out, cuda::attention::Heads { address: out.address, strides }), log_sums)
     }
 
     fn cpu(&self, mut call: CpuCall<'_>) -> Result<()> {

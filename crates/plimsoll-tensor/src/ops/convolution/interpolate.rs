@@ -9,6 +9,7 @@ use crate::cpu::kernels::interpolate::{
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::convolution::interpolate::Resampled;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -16,7 +17,6 @@ use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
 use crate::ops::shape::memory_format::MemoryFormat;
-use crate::road::call_one;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

@@ -1,10 +1,10 @@
 //! Windows of images as columns, and columns added back to images: PyTorch's `unfold` and `fold` of images. Each is the other's
 //! derivative.
 
+use crate::dispatch::Tensors;
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::ops::PadMode;
-use crate::road::Tensors;
 use crate::tensor::{Grads, Tensor};
 
 /// Where the windows of an image are. As the arguments of `torch.nn.Unfold`.

@@ -1,7 +1,7 @@
 //! The bytes of a tensor, for files.
 
+use crate::dispatch;
 use crate::error::Result;
-use crate::road;
 use crate::tensor::Tensor;
 
 impl Tensor {
@@ -22,6 +22,6 @@ impl Tensor {
             let device = self.device().name().to_owned();
             return Err(crate::error::Error::NoValues { op: "to_bytes", device });
         }
-        road::read(self.detach().contiguous()?.data(), "to_bytes")
+        dispatch::read(self.detach().contiguous()?.data(), "to_bytes")
     }
 }

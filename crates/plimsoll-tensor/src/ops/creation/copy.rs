@@ -2,12 +2,12 @@
 
 use smallvec::smallvec;
 
+use crate::dispatch::{Copy, call, call_one};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::Kernel;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
-use crate::road::{Copy, call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

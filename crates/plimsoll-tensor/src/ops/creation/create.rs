@@ -9,13 +9,13 @@ use crate::cpu::kernels::strided::{copy_strided, fill};
 use crate::cuda::{self, CudaCall, Placed};
 use crate::data::Data;
 use crate::device::Device;
+use crate::dispatch;
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::{self, Dims};
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::random::{Distribution, RandomStream};
-use crate::road;
 use crate::suite::Case;
 use crate::tensor::Tensor;
 use crate::view::Out;
@@ -222,8 +222,8 @@ impl Tensor {
     /// A byte count that is not the shape's; a truth value that is neither 0 nor 1; out of memory.
     pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
         want_elements(bytes, dtype, shape)?;
-        let data = road::empty(shape, dtype, device, "tensor")?;
-        road::write(&data, bytes)?;
+        let data = dispatch::empty(shape, dtype, device, "tensor")?;
+        dispatch::write(&data, bytes)?;
         Ok(Tensor::from_data(data))
     }
 
@@ -241,17 +241,17 @@ impl Tensor {
     /// As [`Tensor::from_bytes`]; no pinned memory: [`Error::PinnedMemory`].
     pub fn from_bytes_pinned(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Tensor> {
         want_elements(bytes, dtype, shape)?;
-        let data = road::empty_in_pinned(shape, dtype, &Device::cpu(), "pin_memory")?;
-        road::write(&data, bytes)?;
+        let data = dispatch::empty_in_pinned(shape, dtype, &Device::cpu(), "pin_memory")?;
+        dispatch::write(&data, bytes)?;
         Ok(Tensor::from_data(data))
     }
 
-    /// Room for a tensor whose values are whatever is there. As `torch.empty`.
+    /// Memory for a tensor whose values are whatever is there. As `torch.empty`.
     ///
     /// # Errors
     /// Out of memory.
     pub fn empty(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
-        road::empty(shape, dtype, device, "tensor").map(Tensor::from_data)
+        dispatch::empty(shape, dtype, device, "tensor").map(Tensor::from_data)
     }
 
     /// Zeros in 32-bit floating point. As `torch.zeros`.
@@ -342,7 +342,7 @@ pub(in crate::ops) fn create(
     device: &Device,
 ) -> Result<Tensor> {
     let op = Create { name, source, shape: shape.into(), dtype };
-    Ok(road::create(op, device)?.remove(0))
+    Ok(dispatch::create(op, device)?.remove(0))
 }
 
 /// What the conformance suite runs.

@@ -97,7 +97,7 @@ impl Tensor {
         like(self, |shape| create("full_like", Source::Value(value), shape, self.dtype(), self.device()))
     }
 
-    /// Room for a tensor of another one's shape, type and order of dimensions, whose values are whatever is there. As
+    /// Memory for a tensor of another one's shape, type and order of dimensions, whose values are whatever is there. As
     /// `torch.empty_like`.
     ///
     /// # Errors

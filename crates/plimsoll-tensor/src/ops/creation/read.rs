@@ -5,10 +5,10 @@ use std::sync::Arc;
 use smallvec::smallvec;
 
 use crate::device::Device;
+use crate::dispatch;
 use crate::dtype::{DType, Element};
 use crate::error::{Error, Result};
 use crate::label::Span;
-use crate::road;
 use crate::tensor::{Derivative, Grads, Node, Tensor};
 
 impl Tensor {
@@ -42,7 +42,7 @@ impl Tensor {
         if !self.device().has_values() {
             return Err(Error::NoValues { op, device: self.device().name().to_owned() });
         }
-        let bytes = road::read(self.detach().contiguous()?.data(), op)?;
+        let bytes = dispatch::read(self.detach().contiguous()?.data(), op)?;
         Ok(T::from_bytes(&bytes))
     }
 
@@ -69,13 +69,13 @@ impl Tensor {
         }
         let _owner = Span::of_copy(self.data().storage.tag());
         let moved = if device.has_values() {
-            let bytes = road::read(self.detach().contiguous()?.data(), "to_device")?;
+            let bytes = dispatch::read(self.detach().contiguous()?.data(), "to_device")?;
             Tensor::from_bytes(&bytes, self.dtype(), self.shape(), device)?
         } else {
             Tensor::empty(self.shape(), self.dtype(), device)?
         };
         let back = || ToDeviceBack { device: self.device().clone() };
-        Ok(road::link_by(moved, &[self], "to_device", back))
+        Ok(dispatch::link_by(moved, &[self], "to_device", back))
     }
 }
 

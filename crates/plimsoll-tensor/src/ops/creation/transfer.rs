@@ -5,8 +5,8 @@ use std::sync::Arc;
 use smallvec::smallvec;
 
 use crate::device::Device;
+use crate::dispatch;
 use crate::error::{Error, Result};
-use crate::road;
 use crate::tensor::{Derivative, Grads, Node, Tensor};
 
 impl Tensor {
@@ -37,7 +37,7 @@ impl Tensor {
         if self.is_pinned() && self.is_contiguous() {
             return Ok(self.clone());
         }
-        road::copy_to_pinned(self.data(), NAME).map(Tensor::from_data)
+        dispatch::copy_to_pinned(self.data(), NAME).map(Tensor::from_data)
     }
 
     /// Whether the values are in pinned host memory. As `Tensor.is_pinned`.
@@ -59,19 +59,19 @@ impl Tensor {
             let from = self.detach().contiguous()?;
             // A pinned view that had to be gathered is no longer pinned.
             let from = from.pin_memory()?;
-            let to = road::empty(self.shape(), self.dtype(), device, "tensor")?;
-            road::copy_pinned(from.data(), &to, device, NAME)?;
+            let to = dispatch::empty(self.shape(), self.dtype(), device, "tensor")?;
+            dispatch::copy_pinned(from.data(), &to, device, NAME)?;
             to
         } else if device.is_host() && here.queues().is_some() {
             let from = self.detach().contiguous()?;
-            let to = road::empty_pinned(from.data(), device, NAME)?;
-            road::copy_pinned(from.data(), &to, here, NAME)?;
+            let to = dispatch::empty_pinned(from.data(), device, NAME)?;
+            dispatch::copy_pinned(from.data(), &to, here, NAME)?;
             to
         } else {
             return self.to_device(device);
         };
         let back = || Back { device: here.clone() };
-        Ok(road::link_by(Tensor::from_data(moved), &[self], NAME, back))
+        Ok(dispatch::link_by(Tensor::from_data(moved), &[self], NAME, back))
     }
 }
 

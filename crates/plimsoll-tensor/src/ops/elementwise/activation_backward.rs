@@ -10,13 +10,13 @@ use super::traced::Text;
 use super::unary::Row;
 use crate::cpu::kernels::elementwise as kernels;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
-use crate::road::call;
 use crate::tensor::Tensor;
 
 /// Whether the two may be changed: they lie row by row, in a type for which there is a kernel.

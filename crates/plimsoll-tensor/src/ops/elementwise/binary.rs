@@ -17,13 +17,13 @@ use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::elementwise as kernels;
 use crate::cpu::kernels::elementwise::{zip, zip3};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Layout};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::want_number;
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

@@ -5,12 +5,12 @@ use smallvec::smallvec;
 use super::operands::{self, Laid};
 use super::real::Whole;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
-use crate::road::call_one;
 use crate::tensor::Tensor;
 
 /// `a, b -> out`, broadcast.

@@ -8,13 +8,13 @@ use super::real::{Real, Whole};
 use super::traced::Text;
 use crate::cpu::kernels::combine::update_by;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{self, Layout};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::{want_float, want_number, want_same};
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

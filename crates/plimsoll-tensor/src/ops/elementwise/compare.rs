@@ -6,11 +6,11 @@ use super::operands::{self, Laid};
 use super::real::Real;
 use super::traced::Text;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::{DType, Scalar};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Meta, Operator, Output, Outputs};
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 

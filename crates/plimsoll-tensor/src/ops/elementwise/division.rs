@@ -3,9 +3,9 @@
 
 use super::binary::{Binary, Reads, Row, Types, change, row_cases};
 use super::real::Real;
+use crate::dispatch::call_one;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
-use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

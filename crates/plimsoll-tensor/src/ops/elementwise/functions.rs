@@ -4,11 +4,11 @@ use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
+use crate::dispatch::call_one;
 use crate::dtype::Scalar;
 use crate::error::Result;
 use crate::operator::Autocast;
 use crate::ops::want_number;
-use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

@@ -9,12 +9,12 @@ use super::unary::{Row, gradient};
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::elementwise as kernels;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
-use crate::road::call;
 use crate::tensor::Tensor;
 
 /// As [`gradient`]; in the place of `grad` where nobody else sees it.

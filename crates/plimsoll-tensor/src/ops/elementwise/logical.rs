@@ -9,13 +9,13 @@ use crate::cpu::kernels::fold::fold;
 use crate::cpu::kernels::folds::NonZero;
 use crate::cuda::reduce::fold::Fold;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 use crate::ops::reduce::reduced::{Keep, Over};
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

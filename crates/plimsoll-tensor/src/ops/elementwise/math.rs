@@ -3,10 +3,10 @@
 use super::activations::Clamp;
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
+use crate::dispatch::call_one;
 use crate::dtype::{DType, Scalar};
 use crate::error::{Error, Result};
 use crate::operator::Autocast;
-use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

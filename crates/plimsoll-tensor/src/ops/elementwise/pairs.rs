@@ -2,9 +2,9 @@
 
 use super::binary::{Binary, Reads, Row, Types, binary, row_cases};
 use super::real::Real;
+use crate::dispatch::call_one;
 use crate::error::Result;
 use crate::ops::want_number;
-use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

@@ -11,11 +11,11 @@ use super::dual::Dual;
 use super::operands::{self, Laid};
 use super::real::{Real, Whole};
 use super::traced::{Text, Traced};
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
 use crate::second::through;
 use crate::tensor::{Grads, Tensor};
 

@@ -5,9 +5,9 @@ use std::f64::consts::{FRAC_2_SQRT_PI, PI};
 use super::gamma::{digamma, polynomial};
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
+use crate::dispatch::call_one;
 use crate::error::Result;
 use crate::operator::Autocast;
-use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

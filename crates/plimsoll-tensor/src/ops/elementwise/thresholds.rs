@@ -2,10 +2,10 @@
 
 use super::real::Real;
 use super::unary::{Reads, Row, Types, Unary, case, unary};
+use crate::dispatch::call_one;
 use crate::error::{Error, Result};
 use crate::operator::Autocast;
 use crate::ops::dim_index;
-use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

@@ -18,6 +18,7 @@ use crate::cpu::kernels::convert::AnyOperand;
 use crate::cpu::kernels::elementwise as kernels;
 use crate::cpu::kernels::elementwise::{map, zip};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::Error;
 use crate::error::Result;
@@ -25,7 +26,6 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Autocast, Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::want_float;
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

@@ -4,6 +4,7 @@ use smallvec::smallvec;
 
 use crate::autograd::no_grad;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -11,7 +12,6 @@ use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::ops::arguments::{want_dtype, want_values};
 use crate::ops::elementwise::operands;
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 

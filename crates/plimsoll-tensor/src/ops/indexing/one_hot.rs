@@ -6,6 +6,7 @@ use super::indices::{self, by_index, want_index};
 use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::strided::fill;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -13,7 +14,6 @@ use crate::layout::Dims;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
 use crate::ops::want_values;
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

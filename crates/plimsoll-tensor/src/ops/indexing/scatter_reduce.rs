@@ -13,12 +13,12 @@ use crate::cpu::kernels::index::put;
 use crate::cpu::kernels::number::{Number, by_number};
 use crate::cpu::kernels::strided::copy_strided;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Cost, Meta, Operator, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::{dim_index, want_dtype, want_number};
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::search::{Side, search};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -12,7 +13,6 @@ use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
 use crate::ops::want_same;
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

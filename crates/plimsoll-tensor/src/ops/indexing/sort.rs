@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use crate::cpu::kernels::parallel::scratch_workers;
 use crate::cpu::kernels::sort::{Direction, sort, topk, topk_scratch_len};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -13,7 +14,6 @@ use crate::layout::Dims;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::dim_index;
 use crate::ops::elementwise::operands;
-use crate::road::call;
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

@@ -3,11 +3,11 @@
 
 use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::loss::Reduction;
+use crate::dispatch::Tensors;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::operator::Autocast;
-use crate::road::Tensors;
 use crate::tensor::{Grads, Tensor};
 
 const NAME: &str = "ctc_loss";

@@ -7,6 +7,7 @@ use crate::cpu::kernels::loss::Reduction;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::pair_loss::{each, scale, sum};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
@@ -17,7 +18,6 @@ use crate::ops::elementwise::real::Real;
 use crate::ops::elementwise::slope::{self, Expression};
 use crate::ops::elementwise::traced::Text;
 use crate::ops::{want_float, want_same};
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

@@ -6,6 +6,7 @@ use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::loss::{Reduction, mse_loss, mse_loss_backward};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::error::Result;
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
@@ -13,7 +14,6 @@ use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::{want_float, want_same};
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

@@ -5,6 +5,7 @@ use smallvec::smallvec;
 use crate::cpu::kernels::loss::{BadTarget, IGNORED, Reduction, nll_loss, nll_loss_backward};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -12,7 +13,6 @@ use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::want_float;
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

@@ -8,6 +8,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use crate::autograd::is_grad_enabled;
+use crate::dispatch::Tensors;
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::layout::Dims;
@@ -17,7 +18,6 @@ use crate::ops::elementwise::activations::Silu;
 use crate::ops::elementwise::functions::{Gelu, GeluTanh, Relu};
 use crate::ops::elementwise::gradient_in_place::gradient_in_place;
 use crate::ops::reduce::sum::sum_of_rows;
-use crate::road::Tensors;
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

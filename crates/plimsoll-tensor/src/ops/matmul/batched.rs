@@ -7,6 +7,7 @@ use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
 use crate::cpu::kernels::short_matmul::short_matmul;
 use crate::cpu::kernels::strided::fill;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
@@ -15,7 +16,6 @@ use crate::layout::{self, Dims, Layout};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::{want_number, want_same};
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

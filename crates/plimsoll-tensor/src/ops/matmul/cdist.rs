@@ -7,6 +7,7 @@ use crate::cpu::kernels::distance::{Sets, distances, distances_backward};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::matmul::distance::Distances;
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -14,7 +15,6 @@ use crate::layout::{self, Dims, Layout};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::{want_float, want_same};
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

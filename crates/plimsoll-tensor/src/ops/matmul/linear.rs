@@ -6,6 +6,7 @@ use super::short_products;
 use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
 use crate::cpu::kernels::short_matmul::short_matmul;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
@@ -14,7 +15,6 @@ use crate::layout::{Dims, Layout};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::reduce::sum::sum_of_rows;
 use crate::ops::{want_number, want_same};
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

@@ -9,6 +9,7 @@ use crate::cpu::kernels::matmul::{MatmulShape, MatrixStrides, Product};
 use crate::cpu::kernels::short_matmul::short_matmul;
 use crate::cuda::matmul::product::Operand as Matrices;
 use crate::cuda::{self, CudaCall, Placed};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
@@ -16,7 +17,6 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands::{self, expanded};
 use crate::ops::{want_number, want_same};
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

@@ -4,10 +4,10 @@
 use smallvec::smallvec;
 
 use crate::autograd::{GradOptions, enable_grad, grad, is_grad_enabled};
+use crate::dispatch::Tensors;
 use crate::error::Result;
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::operator::Autocast;
-use crate::road::Tensors;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

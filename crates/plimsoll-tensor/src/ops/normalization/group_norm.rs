@@ -10,6 +10,7 @@ use crate::cpu::kernels::group_norm_last::{group_norm_backward_last, group_norm_
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::normalization::group_norm::Grouped;
+use crate::dispatch::call;
 use crate::error::{Error, Result};
 use crate::facts::DeviceFacts;
 use crate::kernel::{CpuCall, Kernel};
@@ -17,7 +18,6 @@ use crate::layout::{Dims, Layout};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::shape::memory_format::{MemoryFormat, kept};
 use crate::ops::{want_float, want_same};
-use crate::road::call;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

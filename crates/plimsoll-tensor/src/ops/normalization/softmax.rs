@@ -7,13 +7,13 @@ use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::softmax;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::{dim_index, want_float, want_same};
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

@@ -14,13 +14,13 @@ thread_local! {
 }
 
 /// The same step by a rule with other numbers, with the number of the step of each parameter.
-type Again = dyn Fn(&Rule, &[u64]) -> Arc<dyn Kernel> + Send + Sync;
+type Rebuild = dyn Fn(&Rule, &[u64]) -> Arc<dyn Kernel> + Send + Sync;
 
 /// One call of an optimizer's step in a capture.
 pub(crate) struct CapturedStep {
     rule: &'static str,
     parameters: Vec<Tensor>,
-    again: Box<Again>,
+    rebuild: Box<Rebuild>,
 }
 
 /// Notes a step of this thread's capture.
@@ -37,9 +37,9 @@ impl CapturedStep {
     pub(in crate::ops) fn new(
         rule: &'static str,
         parameters: Vec<Tensor>,
-        again: impl Fn(&Rule, &[u64]) -> Arc<dyn Kernel> + Send + Sync + 'static,
+        rebuild: impl Fn(&Rule, &[u64]) -> Arc<dyn Kernel> + Send + Sync + 'static,
     ) -> CapturedStep {
-        CapturedStep { rule, parameters, again: Box::new(again) }
+        CapturedStep { rule, parameters, rebuild: Box::new(rebuild) }
     }
 
     /// What is stepped, in its order.
@@ -51,7 +51,7 @@ impl CapturedStep {
     ///
     /// # Errors
     /// Another rule; another number of steps than parameters.
-    pub(crate) fn again(&self, rule: &Rule, steps: &[u64]) -> Result<Arc<dyn Kernel>> {
+    pub(crate) fn rebuild(&self, rule: &Rule, steps: &[u64]) -> Result<Arc<dyn Kernel>> {
         let name = self.rule;
         if rule.name() != name || steps.len() != self.parameters.len() {
             let (parameters, rule) = (self.parameters.len(), rule.name());
@@ -61,6 +61,6 @@ impl CapturedStep {
             );
             return Err(Error::argument(name, message));
         }
-        Ok((self.again)(rule, steps))
+        Ok((self.rebuild)(rule, steps))
     }
 }

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use crate::autograd::no_grad;
 use crate::cpu::kernels::optim::clip::{clamp, norm, scale};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -12,7 +13,6 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::ops::want_float32_or_short;
-use crate::road::call;
 use crate::suite::Case;
 use crate::tensor::Tensor;
 

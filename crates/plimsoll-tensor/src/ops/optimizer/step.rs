@@ -16,6 +16,7 @@ use crate::cpu::kernels::optim::{AdamStep, Decay, Rule, SgdStep};
 use crate::cuda::optimizer::step::StepForm;
 use crate::cuda::{self, CudaCall};
 use crate::data::Data;
+use crate::dispatch::call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -23,7 +24,6 @@ use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::Layout;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 use crate::ops::want_float;
-use crate::road::call;
 use crate::suite::Case;
 use crate::tensor::Tensor;
 use crate::view::Out;
@@ -231,7 +231,7 @@ fn check(rule: &Rule, parameter: &Meta<'_>, state: &[Meta<'_>], grad: &Meta<'_>)
             return Err(Error::DType { op: name, expected: parameter.dtype.name(), got: meta.dtype });
         }
     }
-    // A rule that looks at the whole parameter gets what lies in another order as a copy, which the road puts back.
+    // A rule that looks at the whole parameter gets what lies in another order as a copy, which dispatch puts back.
     let strided = [parameter].into_iter().chain(state).find(|meta| !meta.layout.is_contiguous());
     if let Some(meta) = strided.filter(|_| !rule.is_whole()) {
         let message = format!("a parameter or its state has strides {:?}", meta.layout.strides());

@@ -7,6 +7,7 @@ use crate::autograd::no_grad;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::unscale::scale_and_check;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -14,7 +15,6 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::ops::{want_float, want_same};
-use crate::road::call;
 use crate::suite::Case;
 use crate::tensor::Tensor;
 

@@ -8,6 +8,7 @@ use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::parallel::for_each_piece;
 use crate::cpu::kernels::philox::{Dropout as Factors, GROUP};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::Layout;
@@ -15,7 +16,6 @@ use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
 use crate::ops::{want_float, want_same};
 use crate::random::RandomStream;
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

@@ -8,6 +8,7 @@ use crate::cpu::kernels::multinomial::{BadWeights, multinomial, multinomial_scra
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::parallel::scratch_workers;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -17,7 +18,6 @@ use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
 use crate::ops::want_float;
 use crate::random::RandomStream;
-use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

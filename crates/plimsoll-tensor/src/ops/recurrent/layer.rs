@@ -12,11 +12,11 @@ use super::composed;
 use super::parameters::{Layer, NAME, rows};
 use super::steps::{Backward, Forward};
 use crate::autograd::{GradOptions, enable_grad, grad, is_grad_enabled};
+use crate::dispatch::{Tensors, call};
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::operator::Autocast;
 use crate::ops::want_float;
-use crate::road::{Tensors, call};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

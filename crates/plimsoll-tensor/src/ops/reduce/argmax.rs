@@ -4,13 +4,13 @@ use smallvec::smallvec;
 
 use crate::cpu::kernels::reduce;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
 use crate::ops::{dim_index, want_number};
-use crate::road::call_one;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

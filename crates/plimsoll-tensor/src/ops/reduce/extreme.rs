@@ -9,13 +9,13 @@ use crate::cpu::kernels::folds::{Extreme, Extremes};
 use crate::cpu::kernels::number::{by_float, by_number};
 use crate::cuda::CudaCall;
 use crate::cuda::reduce::fold::{self, Fold};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::{dim_index, want_same};
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

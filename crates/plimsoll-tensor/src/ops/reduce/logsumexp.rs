@@ -8,12 +8,12 @@ use crate::cpu::kernels::folds::Exponentials;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cuda::CudaCall;
 use crate::cuda::reduce::fold::{self, Fold};
+use crate::dispatch::call_one;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::want_float;
-use crate::road::call_one;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

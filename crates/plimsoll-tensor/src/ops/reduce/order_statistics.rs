@@ -4,11 +4,11 @@
 use smallvec::smallvec;
 
 use super::extreme::{Share, Shared};
+use crate::dispatch::{Tensors, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::ops::dim_index;
-use crate::road::{Tensors, call_one};
 use crate::tensor::{Grads, Tensor};
 
 /// What a quantile between two elements is. As PyTorch's `interpolation`.

@@ -10,13 +10,13 @@ use crate::cpu::kernels::folds::{Product, WholeProduct};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::reduce::fold::{self, Fold};
+use crate::dispatch::{call, call_one};
 use crate::dtype::{DType, bf16, f16};
 use crate::error::Result;
 use crate::facts::DeviceKind;
 use crate::kernel::{CpuCall, Kernel};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

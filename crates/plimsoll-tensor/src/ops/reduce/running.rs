@@ -2,12 +2,12 @@
 //! `log2 n` rounds combines elements with those twice as far before them as the last.
 
 use crate::autograd::is_grad_enabled;
+use crate::dispatch::Tensors;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::operator::Autocast;
 use crate::ops::{dim_index, want_float};
-use crate::road::Tensors;
 use crate::tensor::{Grads, Tensor};
 
 /// What the elements so far of each make, of a function of all that is combined in any order: of the earlier ones, and the later.

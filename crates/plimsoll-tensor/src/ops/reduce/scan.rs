@@ -6,6 +6,7 @@ use crate::autograd::is_grad_enabled;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::scan::{From, ScanShape, scan};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -13,7 +14,6 @@ use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::dim_index;
 use crate::ops::elementwise::operands;
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

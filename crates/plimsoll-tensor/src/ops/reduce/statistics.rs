@@ -3,13 +3,13 @@
 
 use smallvec::smallvec;
 
+use crate::dispatch::Tensors;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::function::{Function, FunctionBackward, Save, apply};
 use crate::ops::dim_index;
 use crate::ops::elementwise::real::Real;
 use crate::ops::elementwise::traced::Traced;
-use crate::road::Tensors;
 use crate::tensor::{Grads, Tensor};
 
 /// `x, low, high -> x` between the limits.

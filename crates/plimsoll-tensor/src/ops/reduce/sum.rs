@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::reduce;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -13,7 +14,6 @@ use crate::layout::Dims;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
 use crate::ops::{dim_index, want_float};
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

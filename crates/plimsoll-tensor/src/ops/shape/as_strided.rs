@@ -2,12 +2,12 @@
 
 use smallvec::smallvec;
 
+use crate::dispatch::{call, call_one};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::layout::Layout;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor, gradient_of_base};
 

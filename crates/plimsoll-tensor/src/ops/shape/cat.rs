@@ -4,13 +4,13 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::cpu::kernels::strided::copy_strided;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call, call_one};
 use crate::dtype::{DType, result_type};
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::ops::{dim_index, want_dtype};
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 use crate::word::by_word;

@@ -3,13 +3,13 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::cat::{Part, cat_parts};
+use crate::dispatch::call;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::layout::Dims;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::ops::dim_index;
 use crate::ops::elementwise::operands;
-use crate::road::call;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

@@ -3,12 +3,12 @@
 
 use smallvec::smallvec;
 
+use crate::dispatch::{call, call_one};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::layout::{self, Dims};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::ops::dim_index;
-use crate::road::{call, call_one};
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 

@@ -187,14 +187,14 @@ impl WinogradWeight {
                 let to = (&mut *gradients, gradients_at, width);
                 let of_panel = (grad, filter..filter + filters);
                 self.results.map::<ResultsBackward, 2>(of_panel, here.clone(), to, square);
-                let again = first > squares.start;
+                let accumulates = first > squares.start;
                 for (at, sums) in sums.chunks_exact_mut(channels * width).enumerate() {
                     let tile = Tile {
                         a: &seen[at * of_seen..],
                         b: &gradients[at * of_gradients..],
                         depth: Depth::packed([1, 1, here.len()], [0, 0, row], width),
                         width,
-                        start: if again { Start::Accumulate } else { Start::Columns(&[0.0; WIDE]) },
+                        start: if accumulates { Start::Accumulate } else { Start::Columns(&[0.0; WIDE]) },
                     };
                     tile.run_strided(channels, 1, sums, width);
                 }

@@ -10,8 +10,8 @@ use super::options::{
 use super::passes::{Convolution, Pass};
 use super::sizes::{self, Given};
 use crate::cpu::kernels::conv::{ConvShape, Format};
+use crate::dispatch::call_one;
 use crate::error::Result;
-use crate::road::call_one;
 use crate::tensor::Tensor;
 use crate::tf32;
 

@@ -5,8 +5,8 @@ use super::options::{ConvOptions, ConvPadding, ConvTransposeOptions};
 use super::passes::{Convolution, Pass};
 use super::sizes::{self, Given};
 use crate::cpu::kernels::conv::{ConvShape, Format};
+use crate::dispatch::call;
 use crate::error::Error;
-use crate::road::call;
 use crate::suite::Case;
 
 /// Starts from the bias of each channel.

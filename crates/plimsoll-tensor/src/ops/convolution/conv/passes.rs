@@ -14,6 +14,7 @@ use crate::cpu::kernels::conv::{self, ConvShape, Format, Formats, any};
 use crate::cpu::kernels::number::by_number;
 use crate::cuda::convolution::images::Sizes;
 use crate::cuda::{ConvolutionPass, CudaCall, convolution};
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -21,7 +22,6 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Layout, checked_len};
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::arguments::want_same;
-use crate::road::call_one;
 use crate::tensor::{Grads, Tensor};
 
 /// Which pass of a convolution.

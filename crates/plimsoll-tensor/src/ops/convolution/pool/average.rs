@@ -7,6 +7,7 @@ use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::pool::average::{Divisor, avg_pool, avg_pool_backward};
 use crate::cuda::convolution::pool::Divided;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
@@ -14,7 +15,6 @@ use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
 use crate::ops::shape::memory_format::MemoryFormat;
-use crate::road::call_one;
 use crate::tensor::Grads;
 
 /// `x -> out`: each window's mean.

@@ -5,8 +5,8 @@ use super::max::MaxPool;
 use super::places;
 use super::spec::{Kind, Spec};
 use crate::cpu::kernels::pool::average::Divisor;
+use crate::dispatch::{call, call_one};
 use crate::error::{Error, Result};
-use crate::road::{call, call_one};
 use crate::tensor::Tensor;
 
 /// Windows of max pooling, for each dimension of an image.

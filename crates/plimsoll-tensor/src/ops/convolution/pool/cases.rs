@@ -5,7 +5,7 @@ use smallvec::smallvec;
 use super::call::{AvgPoolOptions, MaxPoolOptions};
 use super::max::MaxPool;
 use super::spec::{Kind, Spec};
-use crate::road::call;
+use crate::dispatch::call;
 use crate::suite::{Case, Domain};
 
 pub(crate) fn cases() -> Vec<Case> {

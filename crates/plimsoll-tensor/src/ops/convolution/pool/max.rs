@@ -8,6 +8,7 @@ use crate::cpu::kernels::number::{by_float, by_number};
 use crate::cpu::kernels::pool::max::{max_pool, max_pool_backward, max_pool_pick};
 use crate::cuda::convolution::pool::MaxPass;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -16,7 +17,6 @@ use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::elementwise::operands;
 use crate::ops::shape::memory_format::MemoryFormat;
 use crate::ops::{want_float, want_number};
-use crate::road::call_one;
 use crate::tensor::{Grads, Tensor};
 
 /// `x -> out, index`: the largest value of each window and its place in it.

@@ -6,6 +6,7 @@ use super::spec::Spec;
 use crate::cpu::kernels::pool::places::places;
 use crate::cuda::convolution::pool::MaxPass;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
@@ -13,7 +14,6 @@ use crate::layout::{Dims, Layout};
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::ops::elementwise::operands;
 use crate::ops::shape::memory_format::MemoryFormat;
-use crate::road::call_one;
 use crate::tensor::Tensor;
 
 /// `place in the window -> place in the image`. Row-major.

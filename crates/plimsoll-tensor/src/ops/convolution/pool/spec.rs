@@ -67,13 +67,13 @@ impl Spec {
         let fits = stride > 0 && dilation > 0 && reach.is_some_and(|reach| padding <= reach / 2);
         // What is left over has a window, too: even where that is all there is.
         let left_over = if ceil_mode { stride.saturating_sub(1) } else { 0 };
-        let room = |reach: usize, padded: usize| padded.checked_add(left_over)?.checked_sub(reach);
-        let room = reach.zip(padded).and_then(|(reach, padded)| room(reach, padded));
-        let (Some(room), true) = (room, fits) else {
+        let span = |reach: usize, padded: usize| padded.checked_add(left_over)?.checked_sub(reach);
+        let span = reach.zip(padded).and_then(|(reach, padded)| span(reach, padded));
+        let (Some(span), true) = (span, fits) else {
             let why = "the window must be inside the padded image, move by at least 1, and be padded by at most half";
             return Err(misfit(why));
         };
-        let mut out = room / stride + 1;
+        let mut out = span / stride + 1;
         // But not one that would see nothing but padding on the right.
         if ceil_mode && (out - 1).saturating_mul(stride) >= size + padding {
             out -= 1;

@@ -8,12 +8,12 @@ use crate::cpu::kernels::cross_entropy::{coefficients, cross_entropy_backward};
 use crate::cpu::kernels::loss::Reduction;
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
+use crate::dispatch::call_one;
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs, Saves};
-use crate::road::call_one;
 use crate::tensor::{Grads, Tensor};
 
 impl CrossEntropy {

@@ -4,8 +4,8 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{CrossEntropy, NAME};
 use crate::cpu::kernels::loss::Reduction;
+use crate::dispatch::call;
 use crate::error::{Error, Result};
-use crate::road::call;
 use crate::tensor::Tensor;
 
 /// How a cross entropy weighs its positions. The default is the plain mean; the target -100 is ignored.

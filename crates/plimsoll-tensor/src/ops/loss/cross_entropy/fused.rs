@@ -19,6 +19,7 @@ use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::parallel::{PIECE, for_each_piece};
 use crate::cuda::loss::projection::Projected;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -26,7 +27,6 @@ use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Autocast, Backward, Cost, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::{want_dtype, want_float, want_same};
-use crate::road::call;
 use crate::tensor::{Grads, Tensor};
 
 const FUSED: &str = "linear_cross_entropy";

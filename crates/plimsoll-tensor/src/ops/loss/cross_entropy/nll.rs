@@ -12,13 +12,13 @@ use crate::cpu::kernels::cross_entropy::{likelihood, likelihood_backward};
 use crate::cpu::kernels::loss::{BadTarget, Reduction};
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cuda::CudaCall;
+use crate::dispatch::{call, call_one};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Autocast, Backward, Meta, Operator, Output, Outputs, Saves};
 use crate::ops::{want_float, want_same};
-use crate::road::{call, call_one};
 use crate::suite::{Case, Domain};
 use crate::tensor::{Grads, Tensor};
 

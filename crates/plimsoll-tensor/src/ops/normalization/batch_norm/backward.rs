@@ -7,13 +7,13 @@ use crate::cpu::kernels::channel_norm::{Affine, cut_where_not_positive, normaliz
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::normalization::batch_norm::{self, Cut, Scale};
+use crate::dispatch::call;
 use crate::error::Result;
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::{Dims, Layout};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::ops::shape::memory_format::{MemoryFormat, kept};
-use crate::road::call;
 use crate::tensor::{Grads, Tensor};
 
 /// `grad, x, mean, rstd[, weight, bias][, out or residual] -> grads of x, weight and bias[, of the residual]`.

@@ -2,17 +2,17 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{BatchNorm, Then, again};
+use super::{BatchNorm, Then, recompute};
 use crate::autograd::no_grad;
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{Tensors, call};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
 use crate::ops::shape::memory_format::MemoryFormat;
-use crate::road::{Tensors, call};
 use crate::tensor::Tensor;
 use crate::view::Out;
 
@@ -265,7 +265,7 @@ impl Tensor {
             _ => {}
         }
         if args.recompute {
-            again::recompute(&outs, self, then, [weight, bias, residual.as_ref()])?;
+            recompute::recompute(&outs, self, then, [weight, bias, residual.as_ref()])?;
         }
         Ok(outs.remove(0))
     }

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | this one | the operators: with the batch's statistics, with given ones; the running statistics |
 //! | `parameters` | the operators' parameters, and how channels lie |
-//! | `again` | the output once more, where it is not kept |
+//! | `recompute` | the output once more, where it is not kept |
 //! | `backward` | the gradients: by a kernel, and as operations on tensors |
 //! | `call` | the methods of [`Tensor`] |
 //! | `cases` | what the conformance suite runs |
@@ -14,11 +14,11 @@
 //! [`BatchNormArgs::recompute`] nobody keeps the output, and what was cut is found from the residual.
 //! Channels-last images stay so.
 
-mod again;
 mod backward;
 mod call;
 mod cases;
 mod parameters;
+mod recompute;
 
 pub use call::{BatchNormArgs, BatchNormOptions};
 pub(crate) use cases::cases;

@@ -27,7 +27,7 @@ impl Then {
     pub(super) fn cut(self) -> Cut {
         match self {
             Then::Nothing => Cut::None,
-            Then::Relu => Cut::Again,
+            Then::Relu => Cut::Recomputed,
             Then::AddRelu => Cut::FromOutput,
         }
     }

@@ -6,12 +6,12 @@ use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::reduce;
 use crate::cpu::kernels::row_norm::{Center, Rows, row_norm_backward, row_norm_backward_scale};
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call;
 use crate::error::Result;
 use crate::facts::{DeviceFacts, DeviceKind};
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Meta, Operator, Output, Outputs};
-use crate::road::call;
 use crate::tensor::Tensor;
 
 /// `grad, x, rstd[, mean][, grad of the sum][, weight] -> [grad of x][, of the weight][, of the bias][, sum of the rows of the first]`.

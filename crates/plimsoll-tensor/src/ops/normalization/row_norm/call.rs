@@ -5,10 +5,10 @@ use smallvec::{SmallVec, smallvec};
 use super::RowNorm;
 use crate::autocast;
 use crate::cpu::kernels::row_norm::Center;
+use crate::dispatch::{Tensors, call};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
-use crate::road::{Tensors, call};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 

@@ -8,17 +8,17 @@ use crate::cpu::kernels::channel_norm::{Affine, normalize, normalize_add};
 use crate::cpu::kernels::number::by_float;
 use crate::cuda::CudaCall;
 use crate::cuda::normalization::batch_norm::{self, Scale};
+use crate::dispatch::call_one;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel};
 use crate::layout::Layout;
 use crate::operator::{Cost, Meta, Operator, Output, Outputs};
 use crate::ops::shape::memory_format::{MemoryFormat, kept};
-use crate::road::call_one;
 use crate::tensor::Tensor;
 
 /// `x, mean, rstd[, weight, bias][, residual] -> out`.
 #[derive(Clone, Copy, Debug)]
-struct Again {
+struct RecomputedOutput {
     then: Then,
 }
 
@@ -31,12 +31,13 @@ pub(super) fn recompute(
 ) -> Result<()> {
     let mut ins: SmallVec<[&Tensor; 6]> = smallvec![x, &outs[1], &outs[2]];
     ins.extend([weight, bias, residual].into_iter().flatten());
-    let again =
-        move |ins: &[Tensor]| call_one(Again { then }, &ins.iter().collect::<SmallVec<[&Tensor; 6]>>());
-    outs[0].recompute_with(again, &ins)
+    let recomputed = move |ins: &[Tensor]| {
+        call_one(RecomputedOutput { then }, &ins.iter().collect::<SmallVec<[&Tensor; 6]>>())
+    };
+    outs[0].recompute_with(recomputed, &ins)
 }
 
-impl Again {
+impl RecomputedOutput {
     /// The last input, where it is a residual.
     fn residual(self, inputs: usize) -> Option<usize> {
         (self.then == Then::AddRelu).then(|| inputs - 1)
@@ -49,7 +50,7 @@ impl Again {
     }
 }
 
-impl Kernel for Again {
+impl Kernel for RecomputedOutput {
     fn name(&self) -> &'static str {
         self.then.name()
     }
@@ -79,7 +80,7 @@ impl Kernel for Again {
     }
 }
 
-impl Operator for Again {
+impl Operator for RecomputedOutput {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         Ok(smallvec![Output::laid_out(kept(ins[0].layout), ins[0].dtype)])
     }

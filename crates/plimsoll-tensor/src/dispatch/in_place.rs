@@ -1,11 +1,11 @@
-//! The road of an operator that changes its inputs in place.
+//! The steps of an operator that changes its inputs in place.
 
 use smallvec::SmallVec;
 
-use super::held::Call;
+use super::handle::Call;
 use super::launch::{Copy, copy, launch};
 use super::operands::Inputs;
-use super::run::{Run, Types, existing, gather, gathered};
+use super::run::{Execution, Types, existing, gather, gathered};
 use super::scratch::scratch;
 use super::watch::watch;
 use crate::data::Data;
@@ -14,9 +14,14 @@ use crate::inference;
 use crate::kernel::Kernel;
 use crate::operator::{Outputs, Place};
 
-/// The road of an operator that changes inputs. What a kernel cannot change as it lies is gathered, changed and put
+/// Infers nothing more: lays out, allocates and launches an operator that changes inputs. What a kernel cannot change as it lies is gathered, changed and put
 /// back; an input that shares memory with one that changes is copied first, so that no kernel reads what it writes.
-pub(super) fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recording: bool) -> Result<Run> {
+pub(super) fn execute_in_place(
+    call: &Call<'_>,
+    ins: &[&Data],
+    outputs: &Outputs,
+    recording: bool,
+) -> Result<Execution> {
     let Call { device, op, .. } = *call;
     may_change(call, ins, outputs, recording).map_err(Error::in_layer)?;
     // An optimizer's step has thousands of tensors: each is looked up, none is searched for.
@@ -50,7 +55,7 @@ pub(super) fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recordin
     }
     let mut wide: Vec<(usize, Data)> = Vec::new();
     for (i, _) in outputs.iter().enumerate().filter(|(_, output)| output.place == Place::New) {
-        wide.extend(types.room(device, &outs[i])?.map(|data| (i, data)));
+        wide.extend(types.alloc_converted(device, &outs[i])?.map(|data| (i, data)));
     }
     let scratch = scratch(device, op, &lying, &outs)?;
     let before = if recording { values_before(call, ins, &shares)? } else { Vec::new() };
@@ -80,7 +85,7 @@ pub(super) fn change(call: &Call<'_>, ins: &[&Data], outputs: &Outputs, recordin
         Place::InPlace(i) => Some(i),
         Place::New | Place::View(_) => None,
     });
-    Ok(Run { outs, gathered: copies, changed: changed.collect(), has_views: false })
+    Ok(Execution { outs, gathered: copies, changed: changed.collect(), has_views: false })
 }
 
 /// Copies of the inputs that the derivative reads and whose memory changes.

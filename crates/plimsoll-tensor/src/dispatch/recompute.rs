@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::held::Call;
-use super::lead;
+use super::execute;
+use super::handle::Call;
 use super::operands::Inputs;
-use super::run::Run;
+use super::run::Execution;
 use crate::data::Data;
 use crate::device::Device;
 use crate::error::Result;
@@ -13,14 +13,9 @@ use crate::operator::Operator;
 use crate::storage::Storage;
 
 /// An output of an operator, computed once more: in memory of its own, outside the graph.
-pub(crate) fn run_again(
-    device: &Device,
-    op: &Arc<dyn Operator>,
-    ins: &[Data],
-    output: usize,
-) -> Result<Storage> {
+pub(crate) fn rerun(device: &Device, op: &Arc<dyn Operator>, ins: &[Data], output: usize) -> Result<Storage> {
     let ins: Inputs<'_> = ins.iter().collect();
-    let mut run = Run::default();
-    lead(&Call { device, tensors: &[], op: &**op, shared: Some(op) }, &ins, false, &mut run)?;
-    Ok(run.outs.swap_remove(output).storage)
+    let mut execution = Execution::default();
+    execute(&Call { device, tensors: &[], op: &**op, shared: Some(op) }, &ins, false, &mut execution)?;
+    Ok(execution.outs.swap_remove(output).storage)
 }

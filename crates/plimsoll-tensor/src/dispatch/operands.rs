@@ -1,4 +1,4 @@
-//! The lists of tensors that travel on the road: what an operator gets, and what it gives.
+//! The lists of tensors of a call: what an operator gets, and what it gives.
 
 use smallvec::SmallVec;
 

@@ -24,7 +24,7 @@ pub(super) fn scratch(
     Scratch::alloc(device, op, op.scratch(&ins, &outs, device.facts()))
 }
 
-/// Room for one kernel, owned by the layer that runs it and freed when it returns.
+/// Memory for one kernel, owned by the layer that runs it and freed when it returns.
 pub(super) struct Scratch {
     pub(super) storage: Storage,
     layout: Layout,

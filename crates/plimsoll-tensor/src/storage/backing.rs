@@ -30,7 +30,7 @@ pub enum State {
 }
 
 /// What owns the bytes; `R` computes evicted ones again.
-pub(super) enum Room<R> {
+pub(super) enum Backing<R> {
     /// The device's allocator.
     Device(Allocation),
     /// Pinned memory, which is a tensor of the host, with the copies of devices to or from it that may be under way.
@@ -43,22 +43,22 @@ pub(super) enum Room<R> {
     Gone,
 }
 
-impl<R> Room<R> {
+impl<R> Backing<R> {
     pub(super) fn pinned(block: Block) -> Self {
-        Room::Pinned { block, copies: Vec::new() }
+        Backing::Pinned { block, copies: Vec::new() }
     }
 
     pub(super) fn state(&self) -> State {
         match self {
-            Room::Device(_) | Room::Pinned { .. } | Room::Gone => State::Resident,
-            Room::Offloaded { .. } => State::Offloaded,
-            Room::Evicted(_) => State::Evicted,
+            Backing::Device(_) | Backing::Pinned { .. } | Backing::Gone => State::Resident,
+            Backing::Offloaded { .. } => State::Offloaded,
+            Backing::Evicted(_) => State::Evicted,
         }
     }
 
     /// Gives the memory back. Called with no lock held: a recipe may own tensors.
     pub(super) fn free(self, device: &Device) {
-        if let Room::Device(allocation) = self {
+        if let Backing::Device(allocation) = self {
             device.memory().free(allocation);
         }
     }

@@ -10,7 +10,7 @@ use crate::storage::Storage;
 use crate::tensor::Tensor;
 
 /// Lets what watches the device see an operator that has run.
-pub(super) fn watched(
+pub(super) fn notify(
     device: &Device,
     shared: Option<&Arc<dyn Operator>>,
     ins: &[&Tensor],
@@ -19,7 +19,7 @@ pub(super) fn watched(
     if let Some(op) = shared
         && let Some(watch) = watch(device)
     {
-        watch.ran(&Ran { op, ins, outs: &outs });
+        watch.executed(&ExecutedOperator { op, ins, outs: &outs });
     }
     outs
 }
@@ -33,11 +33,11 @@ pub(crate) trait Watch: Send + Sync {
     fn will_change(&self, storage: &Storage) -> Result<()>;
 
     /// An operator has run, and is recorded where it has to be.
-    fn ran(&self, ran: &Ran<'_>);
+    fn executed(&self, executed: &ExecutedOperator<'_>);
 }
 
 /// An operator that has run.
-pub(crate) struct Ran<'a> {
+pub(crate) struct ExecutedOperator<'a> {
     pub(crate) op: &'a Arc<dyn Operator>,
     pub(crate) ins: &'a [&'a Tensor],
     pub(crate) outs: &'a [Tensor],

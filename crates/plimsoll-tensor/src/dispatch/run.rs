@@ -1,4 +1,4 @@
-//! What is on the road: outputs, and the inputs as a kernel takes them.
+//! What one execution makes: outputs, and the inputs as a kernel takes them.
 
 use smallvec::SmallVec;
 
@@ -16,7 +16,7 @@ use crate::tensor::Tensor;
 
 /// What came of an operator.
 #[derive(Default)]
-pub(super) struct Run {
+pub(super) struct Execution {
     pub(super) outs: SmallVec<[Data; 1]>,
     /// Copies of the inputs that a kernel could not take as they lie or are, by number.
     pub(super) gathered: Vec<(usize, Data)>,
@@ -26,7 +26,7 @@ pub(super) struct Run {
     pub(super) has_views: bool,
 }
 
-impl Run {
+impl Execution {
     pub(super) fn into_tensors(mut self) -> Tensors {
         let mut tensors = Tensors::new();
         for data in self.outs.drain(..) {
@@ -58,7 +58,7 @@ impl<'a> Types<'a> {
     }
 
     /// Where the kernel writes an output, if in another type.
-    pub(super) fn room(&self, device: &Device, out: &Data) -> Result<Option<Data>> {
+    pub(super) fn alloc_converted(&self, device: &Device, out: &Data) -> Result<Option<Data>> {
         let dtype = self.of_kernel(out.dtype);
         if dtype == out.dtype {
             return Ok(None);

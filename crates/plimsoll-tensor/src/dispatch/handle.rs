@@ -1,4 +1,4 @@
-//! How the road holds an operator: by itself, or shared with a queue.
+//! Handles of an operator: its own, or shared with a queue.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -7,9 +7,9 @@ use crate::device::Device;
 use crate::operator::Operator;
 use crate::tensor::Tensor;
 
-/// How the road holds an operator. A device that computes at once borrows it; one that computes later, or is watched, shares
+/// How dispatch owns an operator. A device that computes at once borrows it; one that computes later, or is watched, shares
 /// it, with its queue and with the derivative, which costs an allocation.
-pub(super) trait Holds: Deref<Target: Operator + Sized> + Send + Sync + 'static {
+pub(super) trait OperatorHandle: Deref<Target: Operator + Sized> + Send + Sync + 'static {
     /// A handle that can wait in a queue.
     fn shared(&self) -> Option<Arc<dyn Operator>>;
 }
@@ -25,19 +25,19 @@ impl<O> Deref for Owned<O> {
     }
 }
 
-impl<O: Operator> Holds for Owned<O> {
+impl<O: Operator> OperatorHandle for Owned<O> {
     fn shared(&self) -> Option<Arc<dyn Operator>> {
         None
     }
 }
 
-impl<O: Operator> Holds for Arc<O> {
+impl<O: Operator> OperatorHandle for Arc<O> {
     fn shared(&self) -> Option<Arc<dyn Operator>> {
         Some(self.clone())
     }
 }
 
-/// An operator on the road to a device.
+/// A call of an operator on a device.
 pub(super) struct Call<'a> {
     pub(super) device: &'a Device,
     /// The tensors that it is called on; none where nothing is recorded.

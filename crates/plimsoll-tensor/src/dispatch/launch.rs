@@ -1,11 +1,11 @@
-//! Where the road meets a device: kernels, and bytes of the program, under the locks of their storages.
+//! Launching: kernels, and bytes of the program, under the locks of their storages.
 
 use std::sync::Arc;
 
 use plimsoll_alloc::StreamId;
 use smallvec::SmallVec;
 
-use super::held::Call;
+use super::handle::Call;
 use super::scratch::Scratch;
 use crate::backend::Queues;
 use crate::capturing;
@@ -62,7 +62,7 @@ pub(super) fn launch(
     }
 }
 
-/// The same elements in the output's layout and type, broadcast: the one kernel that the road itself needs.
+/// The same elements in the output's layout and type, broadcast: the one kernel that dispatch itself needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Copy {
     /// The type of the output, where it is not the input's.

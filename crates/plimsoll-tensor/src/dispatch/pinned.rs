@@ -45,12 +45,12 @@ pub(crate) fn copy_to_pinned(from: &Data, op: &'static str) -> Result<Data> {
     Ok(pinned)
 }
 
-/// Room in pinned memory for a row-major copy.
+/// Pinned memory for a row-major copy.
 pub(crate) fn empty_pinned(like: &Data, host: &Device, op: &'static str) -> Result<Data> {
     empty_in_pinned(like.layout.shape(), like.dtype, host, op)
 }
 
-/// Room in pinned memory for a row-major tensor.
+/// Pinned memory for a row-major tensor.
 pub(crate) fn empty_in_pinned(
     shape: &[usize],
     dtype: DType,
