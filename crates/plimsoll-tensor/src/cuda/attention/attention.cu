@@ -1,6 +1,12 @@
 
-// What is done to rows of scores between the products. A block works on a row: a head and a query. Defined before: A, the type of scores;
-// T, that of the operands; MASK: 0 none, 1 added, 2 kept where true; M, its type; BACKWARD.
+// What is done to rows of scores between the products. A block works on a row: a head and a query.
+//
+// Defined before:
+//   A         the type of scores
+//   T         the type of the operands
+//   MASK      0 none, 1 added, 2 kept where true
+//   M         the type of the mask
+//   BACKWARD  whether this is the gradient
 
 struct Rows {
     i64 heads, queries, keys;

@@ -1,8 +1,13 @@
 
-// Attention by tiles with tensor cores, for bf16 and f16: no score leaves a multiprocessor (FlashAttention-2). Defined before: HALF,
-// whether elements are f16; D, their number in a row of a head; CAUSAL; PASS: 0 forward, 1 the gradient of queries, 2 those of keys
-// and values; MT, WARPS and N: a block owns M rows, MT tiles of 16 for each warp, and goes through the others N at a time.
-// KEEP: whether a block's own rows stay in registers.
+// Attention by tiles with tensor cores, for bf16 and f16: no score leaves a multiprocessor (FlashAttention-2).
+//
+// Defined before:
+//   HALF          whether elements are f16
+//   D             their number in a row of a head
+//   CAUSAL        whether a query sees only the keys up to its own
+//   PASS          0 forward, 1 the gradient of queries, 2 those of keys and values
+//   MT, WARPS, N  a block owns M rows, MT tiles of 16 for each warp, and goes through the others N at a time
+//   KEEP          whether a block's own rows stay in registers
 //
 // Fragments are those of mma.m16n8k16: lane 4g + t has of an accumulator the rows g and g + 8, columns 2t and 2t + 1. An accumulator
 // in pairs of tiles is a left operand as it is, so probabilities never go through shared memory. Pass 2 therefore computes

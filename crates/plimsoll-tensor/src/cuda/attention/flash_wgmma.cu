@@ -1,8 +1,16 @@
-// Attention by tiles with wgmma, for bf16 and f16 on compute capability 9.0: what flash.cu computes, with the same arguments. Defined
-// before: HALF, D, CAUSAL and PASS as there (0 forward, 1 the gradient of queries, 2 those of keys and values); GROUPS: warpgroups of a
-// block, each of which owns 64 rows; N: the others that it goes through at a time; STAGES: such steps in shared memory; BLOCKS: how many
-// share a multiprocessor; SUMS: whether the gradients of a packed tensor come with parts of the sum of its rows, a part for each 64 rows of a
-// batch. One block's products run beside another's exponentials, so a warpgroup simply waits for its own.
+// Attention by tiles with wgmma, for bf16 and f16 on compute capability 9.0: what flash.cu computes, with the same arguments.
+//
+// Defined before:
+//   HALF, D, CAUSAL  as in flash.cu
+//   PASS             0 forward, 1 the gradient of queries, 2 those of keys and values
+//   GROUPS           warpgroups of a block, each of which owns 64 rows
+//   N                the others that it goes through at a time
+//   STAGES           such steps in shared memory
+//   BLOCKS           how many share a multiprocessor
+//   SUMS             whether the gradients of a packed tensor come with parts of the sum of its rows, a part for each 64 rows
+//                    of a batch
+//
+// One block's products run beside another's exponentials, so a warpgroup simply waits for its own.
 
 #define M (GROUPS * 64)
 

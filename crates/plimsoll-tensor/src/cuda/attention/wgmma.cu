@@ -1,5 +1,9 @@
-// Products of a warpgroup with wgmma, for compute capability 9.0. Defined before: HALF, whether elements are f16, else bf16; D, the
-// elements of a row; THREADS of a block.
+// Products of a warpgroup with wgmma, for compute capability 9.0.
+//
+// Defined before:
+//   HALF     whether elements are f16, else bf16
+//   D        the elements of a row
+//   THREADS  threads of a block
 //
 // A tile in shared memory has its rows in halves of 64 columns, one half after the other. A row of a half is 128 bytes, and its eight
 // pieces of 16 bytes are swapped by the row's number (the 128-byte swizzle), so that eight rows never meet in a bank. A tile begins at a

@@ -1,6 +1,11 @@
 
-// Average pooling of images of up to three dimensions, `inner` channels side by side. Defined before: A, the type that is added in; T,
-// that of elements; DIVISOR: 0 places inside the image, 1 inside the padded image, 2 a number; BACKWARD.
+// Average pooling of images of up to three dimensions, `inner` channels side by side.
+//
+// Defined before:
+//   A         the type that is added in
+//   T         the type of the elements
+//   DIVISOR   0 places inside the image, 1 inside the padded image, 2 a number
+//   BACKWARD  whether this is the gradient
 
 struct Axis { i64 size, out, kernel, stride, padding, dilation, adaptive; };
 struct Shape { i64 outer, inner; Axis axis[3]; };

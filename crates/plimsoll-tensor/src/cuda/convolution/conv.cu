@@ -1,7 +1,13 @@
 
 // Convolution in up to three dimensions, with groups and dilation, of tensors that lie in any order: an output a thread or, for the
-// weight's gradient, a block. Defined before: A, the type that is added in; T, that of the elements; PASS: 0 forward, 1 the
-// gradient of the input, or the transposed convolution, 2 the gradient of the weight.
+// weight's gradient, a block.
+//
+// Defined before:
+//   A     the type that is added in
+//   T     the type of the elements
+//   PASS  0 forward
+//         1 the gradient of the input, or the transposed convolution
+//         2 the gradient of the weight
 
 struct Shape {
     i64 batch, groups, in, out;

@@ -1,8 +1,15 @@
 
 // The gradient of a weight of few elements, from images and gradients of results that lie in any order: a product of [out, places] and
 // [places, taps], where a block takes PLACES places of it and keeps what it needs of both in shared memory. Every thread adds up
-// EACH elements of the weight; the blocks' parts are added up in order by pass 1. Defined before: A, the type that is added in; T, that of
-// the elements; OUT, out channels; TAPS, channels of a filter times the places of its window; PLACES; EACH; PASS.
+// EACH elements of the weight.
+//
+// Defined before:
+//   A             the type that is added in
+//   T             the type of the elements
+//   OUT           out channels
+//   TAPS          channels of a filter times the places of its window
+//   PLACES, EACH  places of a block, elements of a thread
+//   PASS          0 the parts of the blocks, 1 their sums, in order
 
 #if PASS == 0
 struct Shape {

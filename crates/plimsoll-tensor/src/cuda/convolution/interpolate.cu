@@ -1,7 +1,12 @@
 
-// Resampling of images of up to three dimensions, `inner` channels side by side. Defined before: A, the type of positions and sums; T, that
-// of elements; BYTES, whether they are rounded after each dimension; MODE: 0 nearest, 1 nearest middle, 2 linear, 3 linear between the
-// corners' middles; BACKWARD.
+// Resampling of images of up to three dimensions, `inner` channels side by side.
+//
+// Defined before:
+//   A         the type of positions and sums
+//   T         the type of the elements
+//   BYTES     whether they are rounded after each dimension
+//   MODE      0 nearest, 1 nearest middle, 2 linear, 3 linear between the corners' middles
+//   BACKWARD  whether this is the gradient
 
 struct Axis { i64 size, out; double ratio; };
 struct Shape { i64 outer, inner; Axis axis[3]; };

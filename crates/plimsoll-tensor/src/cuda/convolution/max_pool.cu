@@ -1,7 +1,15 @@
 
-// Max pooling of images of up to three dimensions, `inner` channels side by side, V of which a thread takes at once. Defined before: A,
-// the type that is compared in; T, that of the elements; I, that of places in a window; V; PASS: 0 forward, 1 the gradient, 2 the elements
-// at given places, 3 the places in the image.
+// Max pooling of images of up to three dimensions, `inner` channels side by side, V of which a thread takes at once.
+//
+// Defined before:
+//   A     the type that is compared in
+//   T     the type of the elements
+//   I     the type of places in a window
+//   V     channels of a thread
+//   PASS  0 forward
+//         1 the gradient
+//         2 the elements at given places
+//         3 the places in the image
 
 struct Axis { i64 size, out, kernel, stride, padding, dilation, adaptive; };
 struct Shape { i64 outer, inner; Axis axis[3]; };

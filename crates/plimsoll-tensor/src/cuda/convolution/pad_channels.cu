@@ -1,6 +1,10 @@
 
 // Images (or filters) laid channels-last with more channels than they have, zeros in the others: a thread writes V channels of one
-// place. Defined before: T, the type of the elements; V.
+// place.
+//
+// Defined before:
+//   T  the type of the elements
+//   V  channels of a thread
 
 // Sizes of batch, depth, height and width; steps of batch, channel, depth, height and width.
 struct Shape { i64 channels, padded, size[4], step[5]; };

@@ -4,12 +4,25 @@
 // COLUMNS of their channels; it goes through the channels of the images in chunks of CHANNELS, of which it copies the next while it
 // multiplies. Images are not unfolded: the patch that the block sees lies in shared memory with zeros around it, and a term is a
 // distance in it. Warps share the places and, SPLIT ways, the terms, whose sums are added up in order at the end.
-// Defined before: IN, OUT: channels of images and results; IN_H, IN_W, OUT_H, OUT_W; KERNEL_H, KERNEL_W; STRIDE_…, PADDING_…, DILATION_…; FLIP;
-// THREADS, ROWS, COLUMNS, CHANNELS, SPLIT; TAPS_INNER: whether the terms of a channel lie together; X_LAST: whether channels of images lie
-// together; X_PLACE, X_CHANNEL, W_COLUMN, W_TERM, W_SKIP: distances in shared memory, the last from a channel's last term to the next
-// channel's first; X_FLOATS, W_FLOATS: what a chunk takes there; X_SIDE, W_SIDE: how many numbers are copied at once. Filters lie in memory
-// in runs of RUN numbers, RUNS beside each other for each of COUNT filters or channels: FROM_…, TO_… are the distances between those, there and
-// in shared memory.
+//
+// Defined before:
+//   IN, OUT                   channels of images and results
+//   IN_H, IN_W, OUT_H, OUT_W  places of images and results
+//   KERNEL_…, STRIDE_…, PADDING_…, DILATION_…
+//                             of the windows, with H and W
+//   FLIP                      whether filters are turned around
+//   THREADS, ROWS, COLUMNS, CHANNELS, SPLIT
+//                             how a block works, see above
+//   TAPS_INNER                whether the terms of a channel lie together
+//   X_LAST                    whether channels of images lie together
+//   X_PLACE, X_CHANNEL, W_COLUMN, W_TERM, W_SKIP
+//                             distances in shared memory, the last from a channel's last term to the next
+//                             channel's first
+//   X_FLOATS, W_FLOATS        what a chunk takes there
+//   X_SIDE, W_SIDE            how many numbers are copied at once
+//   RUN, RUNS, COUNT          filters lie in memory in runs of RUN numbers, RUNS beside each other for each of COUNT filters
+//                             or channels
+//   FROM_…, TO_…              the distances between those, there and in shared memory
 
 #define PATCH_W ((OUT_W - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1)
 #define PATCH (((ROWS - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1) * PATCH_W)

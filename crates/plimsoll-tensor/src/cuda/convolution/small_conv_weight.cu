@@ -2,9 +2,15 @@
 // The gradient of the filters of small images in TF32: a product of [results' channels, places] and [places, terms], where a term is a channel
 // of the images and a tap. A block has FILTERS channels of results and CHANNELS of images; it adds up UNITS units, which are ROWS rows of an
 // image's results, and copies the next while it multiplies. Images are not unfolded, as in small_conv.cu. Warps share
-// the terms and, SPLIT ways, the places, whose sums are added up in order; so are the blocks' parts, by pass 1.
-// Defined before: what small_conv.cu says, and BATCH, FILTERS, UNITS, WIDE: tiles of terms that a warp has; Y_LAST, Y_PLACE,
-// Y_FILTER, Y_FLOATS, Y_SIDE.
+// the terms and, SPLIT ways, the places, whose sums are added up in order.
+//
+// Defined before:
+//   …                         what small_conv.cu says
+//   BATCH, FILTERS, UNITS     images, and how a block works, see above
+//   WIDE                      tiles of terms that a warp has
+//   Y_LAST, Y_PLACE, Y_FILTER, Y_FLOATS, Y_SIDE
+//                             of results, as X_… of images
+//   PASS                      0 the parts of the blocks, 1 their sums, in order
 
 #define PATCH_W ((OUT_W - 1) * STRIDE_W + (KERNEL_W - 1) * DILATION_W + 1)
 #define PATCH (((ROWS - 1) * STRIDE_H + (KERNEL_H - 1) * DILATION_H + 1) * PATCH_W)

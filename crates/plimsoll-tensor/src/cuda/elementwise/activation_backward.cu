@@ -1,8 +1,17 @@
 
 // The gradient of an activation function in the place of its output's, and its values in the place of its input; and the sum of the
-// gradient's rows. Defined before: A, the type that is computed in; T, that of the elements; PASS; VALUE, the function of b; GRADIENT, of a,
-// the output's gradient, and b; SUMS, whether parts of the sum are made, which a second pass adds up; VEC, how many elements a thread has of
-// a row; THREADS of a block; QUICK, whether functions need be no more exact than 16 bits.
+// gradient's rows.
+//
+// Defined before:
+//   A         the type that is computed in
+//   T         the type of the elements
+//   PASS      0 gradients, values and parts of the sum, 1 the sum of the parts
+//   VALUE     the function of b
+//   GRADIENT  its gradient, of a, the output's gradient, and b
+//   SUMS      whether parts of the sum are made
+//   VEC       how many elements a thread has of a row
+//   THREADS   threads of a block
+//   QUICK     whether functions need be no more exact than 16 bits
 
 #if PASS == 0
 #if QUICK

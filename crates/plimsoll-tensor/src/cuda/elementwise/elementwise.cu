@@ -1,9 +1,17 @@
 
-// An expression of each element. Defined before: C, the type that is computed with; EXPRESSION of a, b, c, d, of y (the
-// old output), of i (the element's number) and of the numbers p0 to p7; TO and T0 to T3, the types of the output and of the
-// inputs; NINS, how many inputs there are; READS, whether y is read; RANK, dimensions, or 0 where all lie alike in one;
-// S0 to S3, the strides of the inputs along the last dimension, 0 or 1, or 1 where VEC is; VEC, how many elements a thread takes together, and AHEAD, how many times
-// as many it reads before it computes; QUICK, whether functions need be no more exact than 16 bits.
+// An expression of each element.
+//
+// Defined before:
+//   C             the type that is computed with
+//   EXPRESSION    of a, b, c, d, of y (the old output), of i (the element's number) and of the numbers p0 to p7
+//   TO, T0 to T3  the types of the output and of the inputs
+//   NINS          how many inputs there are
+//   READS         whether y is read
+//   RANK          dimensions, or 0 where all lie alike in one
+//   S0 to S3      the strides of the inputs along the last dimension, 0 or 1, or 1 where VEC is
+//   VEC           how many elements a thread takes together
+//   AHEAD         how many times as many it reads before it computes
+//   QUICK         whether functions need be no more exact than 16 bits
 
 struct Numbers { double v[8]; };
 

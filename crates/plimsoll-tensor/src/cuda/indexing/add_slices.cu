@@ -1,8 +1,13 @@
 
 // Zeros, to which each slice is added at its index, in the order of the slices: no result depends on which thread is first. The
-// first slice of an index adds up all of its index; with a `list` it looks for them among those of their group only. Defined before: A,
-// the type that is added in; T, that of the elements; I, that of the index; RANK, dimensions of a slice; AT_ONCE, how many slices are read
-// before they are added.
+// first slice of an index adds up all of its index; with a `list` it looks for them among those of their group only.
+//
+// Defined before:
+//   A        the type that is added in
+//   T        the type of the elements
+//   I        the type of the index
+//   RANK     dimensions of a slice
+//   AT_ONCE  how many slices are read before they are added
 
 struct Space { i64 size[RANK], from[RANK], to[RANK]; };
 

@@ -1,6 +1,9 @@
 
 // The places of an index, those of one group of values after the other, each group's in order: `starts` has where a group begins in
-// `list`. A group is the values with the same last eight bits; a block works on one. Defined before: I, the type of the index.
+// `list`. A group is the values with the same last eight bits; a block works on one.
+//
+// Defined before:
+//   I  the type of the index
 
 extern "C" __global__ void __launch_bounds__(1024) kernel(i32* starts, i32* list, const I* index, i64 count) {
     __shared__ i32 counts[32];

@@ -1,6 +1,13 @@
 
-// Elements in the order of a mask. Defined before: W, the word of an element; RANK, dimensions; PASS: 0 how often each part of the mask is
-// set, 1 the elements where it is set, one after the other, 2 the other way, over zeros. `most` elements lie one after the other, `step` apart.
+// Elements in the order of a mask. `most` elements lie one after the other, `step` apart.
+//
+// Defined before:
+//   W     the word of an element
+//   RANK  dimensions
+//   PASS  0 how often each part of the mask is set
+//         1 the elements where it is set, one after the other
+//         2 the other way, over zeros
+
 struct Space { i64 size[RANK], mask[RANK], x[RANK]; };
 extern "C" __global__ void __launch_bounds__(1024) kernel(W* packed, W* x, i64* counts, const u8* mask, i64 n, i64 part, i64 most, i64 step, Space s) {
     i64 begin = (i64)blockIdx.x * part, end = begin + part < n ? begin + part : n;

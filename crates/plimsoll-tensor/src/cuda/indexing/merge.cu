@@ -1,6 +1,11 @@
 
-// Sorting by merging runs: one pass of a stable sort of rows. Defined before: K, the type that is compared; T, of elements; DESCENDING;
-// PASS: 0 begins with rows and their places, 1 merges pairs of runs.
+// Sorting by merging runs: one pass of a stable sort of rows.
+//
+// Defined before:
+//   K           the type that is compared
+//   T           the type of the elements
+//   DESCENDING  whether the largest come first
+//   PASS        0 begins with rows and their places, 1 merges pairs of runs
 
 // Whether a comes before b; what is not a number is the largest.
 INLINE bool before(K a, K b) {

@@ -1,5 +1,9 @@
 
-// Where a mask is set: one block, which counts in the mask's order. Defined before: RANK.
+// Where a mask is set: one block, which counts in the mask's order.
+//
+// Defined before:
+//   RANK  dimensions
+
 struct Space { i64 size[RANK]; };
 extern "C" __global__ void __launch_bounds__(1024) kernel(i64* out, const u8* mask, i64 n, i64 most, Space s) {
     __shared__ i64 counts[32];

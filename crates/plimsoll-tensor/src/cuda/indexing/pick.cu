@@ -1,6 +1,10 @@
 
-// Slices by index. Defined before: W, a word of an element's size; I, the type of the index; RANK, dimensions of the output.
-// An index out of range is reported, and 0 taken in its place.
+// Slices by index. An index out of range is reported, and 0 taken in its place.
+//
+// Defined before:
+//   W     a word of an element's size
+//   I     the type of the index
+//   RANK  dimensions of the output
 
 struct Space { i64 size[RANK], from[RANK], index[RANK]; };
 

@@ -1,8 +1,18 @@
 
 // Elements written or added at an index, in the order of the index: a line along the dimension a thread, so no result depends on which
-// thread is first. Defined before: A, the type that is added in; T and S, of the output and the source; I, of the index; RANK, dimensions
-// of the lines; CHANGE: 0 replaced, 1 added to, 2 set to a value, 3 the larger
-// and 4 the smaller of both, 5 multiplied.
+// thread is first.
+//
+// Defined before:
+//   A       the type that is added in
+//   T, S    the types of the output and the source
+//   I       the type of the index
+//   RANK    dimensions of the lines
+//   CHANGE  0 replaced
+//           1 added to
+//           2 set to a value
+//           3 the larger
+//           4 the smaller of both
+//           5 multiplied
 
 struct Space { i64 size[RANK], out[RANK], index[RANK], src[RANK]; };
 

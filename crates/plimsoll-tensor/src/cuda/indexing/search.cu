@@ -1,5 +1,10 @@
 
-// Where values belong in rows that are in order: a thread a value. Defined before: A, in which they are compared; T; RIGHT, whether after equal ones.
+// Where values belong in rows that are in order: a thread a value.
+//
+// Defined before:
+//   A      the type that is compared in
+//   T      the type of the elements
+//   RIGHT  whether after equal ones
 
 // Whether an element of a row comes before a value; what is not a number is larger than all.
 INLINE bool before(A x, A v) { return RIGHT ? x <= v || v != v : x < v || (v != v && x == x); }

@@ -1,6 +1,11 @@
 
-// The first elements of a row in order, one after the other: a block a row. Defined before: K, the type that is compared; T, of elements;
-// DESCENDING; KEPT, dimensions of rows.
+// The first elements of a row in order, one after the other: a block a row.
+//
+// Defined before:
+//   K           the type that is compared
+//   T           the type of the elements
+//   DESCENDING  whether the largest come first
+//   KEPT        dimensions of rows
 
 struct Space { i64 kept[KEPT], step[KEPT]; };
 struct Best { K value; i64 at; };

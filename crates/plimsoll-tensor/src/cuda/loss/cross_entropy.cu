@@ -1,6 +1,15 @@
 
-// Cross entropy of a projection against classes. Defined before: A, the type that is computed in; T, that of logits; PASS; KEEP: whether
-// a block keeps its row of logits in shared memory, or reads it again; THREADS of a block.
+// Cross entropy of a projection against classes.
+//
+// Defined before:
+//   A        the type that is computed in
+//   T        the type of logits
+//   PASS     0 what a mean divides by
+//            1 the losses of some rows, and their gradients where they are wanted
+//            2 the loss of all rows
+//            3 the gradient of the bias
+//   KEEP     whether a block keeps its row of logits in shared memory, or reads it again
+//   THREADS  threads of a block
 
 #if PASS == 0
 // What a mean divides by, and what weighs the target's classes: one block.

@@ -1,6 +1,10 @@
 
 // Pass 1 of cross_entropy.cu on GPUs with a copy engine for shared memory, from Hopper on: a block works on one row after the other, in shared
-// memory, while the next one comes and the gradients of the one before go. Defined before: A, the type that is computed in; T, that of logits.
+// memory, while the next one comes and the gradients of the one before go.
+//
+// Defined before:
+//   A  the type that is computed in
+//   T  the type of logits
 
 #define VEC (16 / (int)sizeof(T))
 #define THREADS 1024

@@ -1,6 +1,14 @@
 
-// Products with the last few classes of a projection. Defined before: A, the type that is computed in; T, that of the elements; PASS; FEW,
-// how many classes; VEC, how many elements of a row a thread takes together.
+// Products with the last few classes of a projection.
+//
+// Defined before:
+//   A     the type that is computed in
+//   T     the type of the elements
+//   PASS  0 logits
+//         1 the gradient of the input and parts of that of the weight
+//         2 the gradient of the weight from them
+//   FEW   how many classes
+//   VEC   how many elements of a row a thread takes together
 
 typedef Pack<T, VEC> Some;
 #if PASS == 0

@@ -1,9 +1,23 @@
 
 // Cross entropy of logits [outer, classes, inner] against classes or probabilities, and the likelihood of log-probabilities. A position's
-// loss is the sum over its classes of b (log-sum - x), with coefficients b from target, weights and smoothing. Defined before: A, the type
-// that is computed in; T, of logits; G, of the loss and of its gradient; TARGET; PROBABILITIES, whether targets are such; WIDE, whether
-// a block or a thread has a position; REDUCTION: 0 none, 1 mean, 2 sum; PASS: 0 what a mean divides by, 1 the losses, 2 the loss of
-// all, 3 the gradient, 4 the coefficients, 5 the likelihoods, 6 their gradient.
+// loss is the sum over its classes of b (log-sum - x), with coefficients b from target, weights and smoothing.
+//
+// Defined before:
+//   A              the type that is computed in
+//   T              the type of logits
+//   G              the type of the loss and of its gradient
+//   TARGET         the type of targets
+//   PROBABILITIES  whether targets are such
+//   WIDE           whether a block or a thread has a position
+//   REDUCTION      0 none, 1 mean, 2 sum
+//   LOSS           the type of the losses that are written: G, or A where they are added up
+//   PASS           0 what a mean divides by
+//                  1 the losses
+//                  2 the loss of all
+//                  3 the gradient
+//                  4 the coefficients
+//                  5 the likelihoods
+//                  6 their gradient
 
 struct Loss { i64 positions, classes, inner, ignored; double smoothing; };
 

@@ -1,6 +1,12 @@
 
-// The negative log-likelihood, by one block; its gradient, an element a thread. Defined before: A, the type that is computed in;
-// T, that of the elements; TARGET, that of the classes; MEAN, whether the sum is divided by the rows that count; BACKWARD.
+// The negative log-likelihood, by one block; its gradient, an element a thread.
+//
+// Defined before:
+//   A         the type that is computed in
+//   T         the type of the elements
+//   TARGET    the type of the classes
+//   MEAN      whether the sum is divided by the rows that count
+//   BACKWARD  whether this is the gradient
 
 const i64 IGNORED = -100;
 

@@ -1,6 +1,12 @@
 
-// A loss of pairs of an input and a target, added up. Defined before: C, the type that is computed in; T, that of the elements; PASS: 0
-// sums of parts, 1 their sum; for parts EXPRESSION, the loss of a pair a, b, of the numbers p0 to p7 too.
+// A loss of pairs of an input and a target, added up.
+//
+// Defined before:
+//   C           the type that is computed in
+//   T           the type of the elements
+//   PASS        0 sums of parts, 1 their sum
+//   EXPRESSION  for parts: the loss of a pair a, b, of the numbers p0 to p7 too
+
 #if PASS == 0
 struct Numbers { double v[8]; };
 extern "C" __global__ void __launch_bounds__(512) kernel(double* parts, const T* x, const T* target, i64 n, Numbers numbers) {

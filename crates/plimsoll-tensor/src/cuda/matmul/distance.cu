@@ -1,6 +1,16 @@
 
-// Distances of every pair of two sets of vectors, and their gradients. Defined before: T, of the elements; A, in which they are subtracted for
-// a gradient; BACKWARD; NORM: 0 how many differ, 1 sum of magnitudes, 2 Euclidean, 3 the largest, 4 that of any order p.
+// Distances of every pair of two sets of vectors, and their gradients.
+//
+// Defined before:
+//   T         the type of the elements
+//   A         the type in which they are subtracted for a gradient
+//   BACKWARD  whether this is the gradient
+//   NORM      0 how many differ
+//             1 sum of magnitudes
+//             2 Euclidean
+//             3 the largest
+//             4 that of any order p
+
 struct Sets { i64 rows, columns, width; };
 
 #if !BACKWARD

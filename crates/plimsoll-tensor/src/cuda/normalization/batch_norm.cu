@@ -1,9 +1,24 @@
 
-// Batch normalization. Defined before: A, the type that is computed in; T, that of images; W, B and S, those of weight, bias and given
-// statistics; LAST, whether the channels of a place lie side by side; VEC, how many of them a thread has; LANES, how many threads share
-// a row; RELU: 0 none, 1 found again from the input, 2 read from the output, 3 found again from the input and the residual; PASS:
-// 0 sums of a part of the elements around the first one, 1 the statistics from them, 2 given statistics, 3 the output,
-// 4 sums of the gradient of a part, 5 the gradients of weight and bias from them, 6 the gradient of the input.
+// Batch normalization.
+//
+// Defined before:
+//   A        the type that is computed in
+//   T        the type of images
+//   W, B, S  the types of weight, bias and given statistics
+//   LAST     whether the channels of a place lie side by side
+//   VEC      how many of them a thread has
+//   LANES    how many threads share a row
+//   RELU     0 none
+//            1 found again from the input
+//            2 read from the output
+//            3 found again from the input and the residual
+//   PASS     0 sums of a part of the elements around the first one
+//            1 the statistics from them
+//            2 given statistics
+//            3 the output
+//            4 sums of the gradient of a part
+//            5 the gradients of weight and bias from them
+//            6 the gradient of the input
 
 #define ROWS (256 / LANES)
 

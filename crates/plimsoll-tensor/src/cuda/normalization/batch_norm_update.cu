@@ -1,6 +1,10 @@
 
-// Running statistics move towards a batch's. Defined before: A, the type that is computed in; R, that of the running ones; V, that of the
-// batch's. One block; `share` below 0 stands for one over the number of batches.
+// Running statistics move towards a batch's. One block; `share` below 0 stands for one over the number of batches.
+//
+// Defined before:
+//   A  the type that is computed in
+//   R  the type of the running ones
+//   V  the type of the batch's
 
 extern "C" __global__ void __launch_bounds__(256) kernel(R* mean, R* variance, i64* batches, const V* of_mean, const V* of_variance, double share, double correction, i64 channels) {
     i64 count = batches ? *batches + 1 : 1;

@@ -1,7 +1,14 @@
 
-// Group normalization of [batch, channels, inner]. Defined before: A, the type that is computed in; T, of elements; LAST, whether channels
-// lie side by side; PASS: 0 forward, a group a block; 1 the gradient of the input, likewise; 2 the sums of a channel of an image, a
-// block each; 3 their sums over images.
+// Group normalization of [batch, channels, inner].
+//
+// Defined before:
+//   A     the type that is computed in
+//   T     the type of the elements
+//   LAST  whether channels lie side by side
+//   PASS  0 forward, a group a block
+//         1 the gradient of the input, likewise
+//         2 the sums of a channel of an image, a block each
+//         3 their sums over images
 
 struct Size { i64 batch, channels, inner, groups; };
 

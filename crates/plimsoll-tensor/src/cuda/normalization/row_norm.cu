@@ -1,9 +1,20 @@
 
-// Rows by mean and deviation or by their root mean square, perhaps of a sum that is written too. Defined before: A, the type that is
-// computed in; T, that of the elements; MEAN; ADD: whether a residual is added before, or another gradient after; PASS: 0 forward, 1 the
-// gradient of the input, 2 parts of the sums that the gradients of weight and bias are, 3 these sums; SUMS: how many sums pass 1 makes
-// parts of: 0, those 2, or 3 with that of the rows that it writes; VEC and EACH: a thread keeps EACH times VEC elements of a row in registers, or reads them again where EACH is 0; WARPS: how
-// many rows a block works on at a time, each a warp's, or 0 for one row of the whole block; THREADS of a block.
+// Rows by mean and deviation or by their root mean square, perhaps of a sum that is written too.
+//
+// Defined before:
+//   A          the type that is computed in
+//   T          the type of the elements
+//   MEAN       whether by mean and deviation
+//   ADD        whether a residual is added before, or another gradient after
+//   PASS       0 forward
+//              1 the gradient of the input
+//              2 parts of the sums that the gradients of weight and bias are
+//              3 these sums
+//   SUMS       how many sums pass 1 makes parts of: 0, those 2, or 3 with that of the rows that it writes
+//   VEC, EACH  a thread keeps EACH times VEC elements of a row in registers, or reads them again where EACH is 0
+//   BLOCKS     blocks of a multiprocessor, at least
+//   WARPS      how many rows a block works on at a time, each a warp's, or 0 for one row of the whole block
+//   THREADS    threads of a block
 
 #if WARPS
 #define LANE ((int)threadIdx.x & 31)

@@ -1,5 +1,11 @@
 
-// A block works on a row. Defined before: A, the type that is computed in; T, that of the elements; LOG and BACKWARD.
+// Softmax of rows. A block works on a row.
+//
+// Defined before:
+//   A         the type that is computed in
+//   T         the type of the elements
+//   LOG       whether of its logarithm
+//   BACKWARD  whether this is the gradient
 
 #if !BACKWARD
 extern "C" __global__ void kernel(T* out, const T* x, i64 cols) {

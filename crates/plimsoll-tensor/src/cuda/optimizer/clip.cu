@@ -1,7 +1,16 @@
 
-// The norm of many gradients, and changes of all of them. Defined before: A, the type that is computed in; T; ORDER: 0 sum of magnitudes,
-// 1 squares, 2 powers, 3 the largest; PASS: 0 parts of a tensor, 1 the norm of all and the factor, 2 times the factor, 3 into a range,
-// 4 times a factor with a look for what is not finite, 5 whether there was any.
+// The norm of many gradients, and changes of all of them.
+//
+// Defined before:
+//   A      the type that is computed in
+//   T      the type of the elements
+//   ORDER  0 sum of magnitudes, 1 squares, 2 powers, 3 the largest
+//   PASS   0 parts of a tensor
+//          1 the norm of all and the factor
+//          2 times the factor
+//          3 into a range
+//          4 times a factor with a look for what is not finite
+//          5 whether there was any
 
 INLINE double joined(double a, double b) {
 #if ORDER == 3

@@ -1,6 +1,10 @@
 
-// One step of one parameter. Defined before: A, the type that is computed in; P, G and S, of parameter, gradient and state; RULE: 0 RMSprop,
-// 1 Adagrad, 2 Lion, 3 SGD, 4 Adam.
+// One step of one parameter.
+//
+// Defined before:
+//   A        the type that is computed in
+//   P, G, S  the types of parameter, gradient and state
+//   RULE     0 RMSprop, 1 Adagrad, 2 Lion, 3 SGD, 4 Adam
 
 struct Numbers { double v[12]; };
 

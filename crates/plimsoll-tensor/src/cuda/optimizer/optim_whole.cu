@@ -1,8 +1,21 @@
 
-// Steps that look at a whole matrix. Defined before: P, G and S, the types of parameter, gradient and state; PASS.
-// Adafactor: 0 rows' and 1 columns' running means of squares, 2 those of single elements, 3 the size of the parameter, 4 each matrix'
-// mean of rows, 5 the size of the update, 6 the update. Muon: 7 the momentum, 8 its norm, 9 divided by it, 10 rounded, 11 two
-// products joined, 12 the parameter.
+// Steps that look at a whole matrix: Adafactor (passes 0 to 6) and Muon (7 to 12).
+//
+// Defined before:
+//   P, G, S  the types of parameter, gradient and state
+//   PASS     0 rows'
+//            1 columns' running means of squares
+//            2 those of single elements
+//            3 the size of the parameter
+//            4 each matrix' mean of rows
+//            5 the size of the update
+//            6 the update
+//            7 the momentum
+//            8 its norm
+//            9 divided by it
+//            10 rounded
+//            11 two products joined
+//            12 the parameter
 
 INLINE float rounded(float x) { return widen(Into<bf16>::of(x)); }
 INLINE float lerped(float a, float b, float weight) {

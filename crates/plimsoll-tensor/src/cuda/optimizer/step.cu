@@ -1,7 +1,11 @@
 
-// One step of many parameters in one launch. Defined before: P, G and S, the types of parameters, gradients and state; ROUNDS and R, whether
-// parameters are also written in another type, and which; MOST, how many
-// parameters there is room for; RULE: 0 SGD, 1 SGD with momentum, 2 Adam. A block finds its parameter by the number of its chunk.
+// One step of many parameters in one launch. A block finds its parameter by the number of its chunk.
+//
+// Defined before:
+//   P, G, S    the types of parameters, gradients and state
+//   ROUNDS, R  whether parameters are also written in another type, and which
+//   MOST       how many parameters there is room for
+//   RULE       0 SGD, 1 SGD with momentum, 2 Adam
 
 #define CHUNK 4096
 

@@ -1,5 +1,10 @@
 
-// Random values from ChaCha8: a thread makes the 16 words of a block. Defined before: T; NORMAL; EXPONENTIAL; WIDE, whether T has 64 bits.
+// Random values from ChaCha8: a thread makes the 16 words of a block.
+//
+// Defined before:
+//   T                    the type of the values
+//   NORMAL, EXPONENTIAL  the distribution, where it is not uniform
+//   WIDE                 whether T has 64 bits
 
 extern "C" __global__ void __launch_bounds__(256) kernel(T* out, i64 n, Key key, u64 stream, double first, double second, double largest) {
     i64 block = (i64)blockIdx.x * 256 + threadIdx.x;

@@ -1,5 +1,9 @@
 
-// Random whole numbers, two words each. Defined before: T; SHUFFLE, whether they are those below the length in random order.
+// Random whole numbers, two words each.
+//
+// Defined before:
+//   T        the type of the numbers
+//   SHUFFLE  whether they are those below the length in random order
 
 extern "C" __global__ void __launch_bounds__(256) kernel(T* out, i64 n, Key key, u64 stream, i64 low, u64 range) {
 #if SHUFFLE

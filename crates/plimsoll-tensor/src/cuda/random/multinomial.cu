@@ -1,5 +1,9 @@
 
-// Places drawn by weights: a block a row, whose words are its own. Defined before: T; REPLACE, whether a place may come twice.
+// Places drawn by weights: a block a row, whose words are its own.
+//
+// Defined before:
+//   T        the type of the weights
+//   REPLACE  whether a place may come twice
 
 INLINE double uniform(const Key& key, u64 stream, u64 pair) {
     return (double)(word(key, stream, pair) >> 11) * (1.0 / 9007199254740992.0);

@@ -1,7 +1,13 @@
 
-// What lies between the products of a recurrent layer: one step. Defined before: A, the type that is computed in; T; CELL: 0 ReLU, 1 tanh,
-// 2 LSTM, 3 GRU; PASS: 0 forward, 1 backward, 2 the gradient of what an output is projected to; PROJECTED, of an LSTM: `y` is then one matrix
-// of the outputs before their projection, and so is the gradient `dh`. `row` is the distance between rows of the batch, in rows; `before` are the state and the memory before.
+// What lies between the products of a recurrent layer: one step. `row` is the distance between rows of the batch, in rows; `before` are the
+// state and the memory before.
+//
+// Defined before:
+//   A          the type that is computed in
+//   T          the type of the elements
+//   CELL       0 ReLU, 1 tanh, 2 LSTM, 3 GRU
+//   PASS       0 forward, 1 backward, 2 the gradient of what an output is projected to
+//   PROJECTED  of an LSTM: `y` is then one matrix of the outputs before their projection, and so is the gradient `dh`
 
 INLINE A sigmoid(A x) { return 1 / (1 + exp(-x)); }
 INLINE A slope(A x) { return x * (1 - x); }

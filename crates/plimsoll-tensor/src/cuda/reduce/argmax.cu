@@ -1,6 +1,9 @@
 
-// The place of the largest along one dimension; the first of equals; what is not a number is the largest. A is the type that is
-// compared in, T that of the elements.
+// The place of the largest along one dimension; the first of equals; what is not a number is the largest.
+//
+// Defined before:
+//   A  the type that is compared in
+//   T  the type of the elements
 
 struct Space { i64 count, step; i64 size[KEPT], kept_step[KEPT]; };
 

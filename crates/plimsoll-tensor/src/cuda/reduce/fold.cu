@@ -1,9 +1,26 @@
 
-// Reductions of one tensor to one or two. Defined before: A, the type that is computed in; T, of elements; TO and MORE, of the first and the
-// second result; KEPT and REDUCED, how many dimensions stay and go; WIDE, whether a block or a thread has a result; KIND: 0 variance,
-// 1 its root, 2 count of what is not 0, 3 sum of magnitudes, 4 root of squares, 5 root of powers, 6 extreme with the number of its
-// equals, 7 extreme with its first place, 8 the first place alone, 9 logarithm of a sum of exponentials, 10 product of floats with the
-// product of all but one zero, 11 product of whole numbers, 12 whether none is 0; LARGEST and MAGNITUDE, of extremes.
+// Reductions of one tensor to one or two.
+//
+// Defined before:
+//   A                   the type that is computed in
+//   T                   the type of the elements
+//   TO, MORE            the types of the first and the second result
+//   KEPT, REDUCED       how many dimensions stay and go
+//   WIDE                whether a block or a thread has a result
+//   KIND                0 variance
+//                       1 its root
+//                       2 count of what is not 0
+//                       3 sum of magnitudes
+//                       4 root of squares
+//                       5 root of powers
+//                       6 extreme with the number of its equals
+//                       7 extreme with its first place
+//                       8 the first place alone
+//                       9 logarithm of a sum of exponentials
+//                       10 product of floats with the product of all but one zero
+//                       11 product of whole numbers
+//                       12 whether none is 0
+//   LARGEST, MAGNITUDE  of extremes
 
 struct Space {
     i64 results, terms;

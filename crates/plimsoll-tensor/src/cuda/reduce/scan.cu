@@ -1,7 +1,15 @@
 
-// Running sums and products along a dimension of [outer, length, inner]: a line a thread. Defined before: A, the type that is computed in
-// (64 bits); T and TO, of elements and results; BACK, whether the last element is first; KIND: 0 sum, 1 product,
-// 2 the gradient of a product (first the gradient, then the input, then the product), 3 a recurrence (g, a): s = g + a s.
+// Running sums and products along a dimension of [outer, length, inner]: a line a thread.
+//
+// Defined before:
+//   A      the type that is computed in (64 bits)
+//   T, TO  the types of elements and results
+//   WORD   the type in which whole numbers are added and multiplied, without a sign
+//   BACK   whether the last element is first
+//   KIND   0 sum
+//          1 product
+//          2 the gradient of a product (first the gradient, then the input, then the product)
+//          3 a recurrence (g, a): s = g + a s
 
 extern "C" __global__ void __launch_bounds__(256) kernel(TO* out, const T* first, const T* second, const T* third, i64 lines, i64 length, i64 inner) {
     i64 line = (i64)blockIdx.x * 256 + threadIdx.x;

@@ -1,8 +1,12 @@
 
-// Sums. Defined before: A, the type that is added in; T and TO, of the elements and the results; KEPT and REDUCED, how many
-// dimensions stay and go; COLUMNS, whether neighbouring threads have neighbouring results or neighbouring terms.
-// VEC, in the first case how many results a thread has, whose terms lie side by side.
-// A sum may be cut into parts, which a second launch adds up: always in the same order.
+// Sums. A sum may be cut into parts, which a second launch adds up: always in the same order.
+//
+// Defined before:
+//   A              the type that is added in
+//   T, TO          the types of the elements and the results
+//   KEPT, REDUCED  how many dimensions stay and go
+//   COLUMNS        whether neighbouring threads have neighbouring results or neighbouring terms
+//   VEC            in the first case how many results a thread has, whose terms lie side by side
 
 struct Space {
     i64 results, terms, part;

@@ -1,7 +1,10 @@
 
-// Elements from other places of a tensor: each dimension by itself. Defined before: W, a word of an element's size; RANK.
-// For each dimension: sizes of input and output, the input's step, elements before the first one, and how what is outside is
-// found: 0 nowhere, 1 the other way round, 2 in a circle, 3 reflected, 4 the nearest.
+// Elements from other places of a tensor: each dimension by itself. For each dimension: sizes of input and output, the input's step, elements
+// before the first one, and how what is outside is found: 0 nowhere, 1 the other way round, 2 in a circle, 3 reflected, 4 the nearest.
+//
+// Defined before:
+//   W     a word of an element's size
+//   RANK  dimensions
 
 struct Space { i64 size[RANK], out[RANK], step[RANK], before[RANK], kind[RANK]; };
 

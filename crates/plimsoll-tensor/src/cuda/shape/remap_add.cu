@@ -1,6 +1,11 @@
 
-// The gradient of padding: an element adds up the places that came from it, in their order. Defined before: A, the type that is added
-// in; T, that of elements; RANK. `step` is the gradient's; the kinds are those of `remap.cu`.
+// The gradient of padding: an element adds up the places that came from it, in their order. `step` is the gradient's; the kinds are those of
+// `remap.cu`.
+//
+// Defined before:
+//   A     the type that is added in
+//   T     the type of the elements
+//   RANK  dimensions
 
 struct Space { i64 size[RANK], out[RANK], step[RANK], before[RANK], kind[RANK]; };
 

@@ -1,6 +1,12 @@
 
-// The gradient of windows that overlap: an element adds up the windows that have it, in their order. Defined before: A, the type that is
-// added in; T; RANK; DIM, along which the windows lie.
+// The gradient of windows that overlap: an element adds up the windows that have it, in their order.
+//
+// Defined before:
+//   A     the type that is added in
+//   T     the type of the elements
+//   RANK  dimensions
+//   DIM   the dimension along which the windows lie
+
 struct Space { i64 size[RANK], step[RANK], inside, window, move, count; };
 extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* grad, i64 n, Space s) {
     i64 number = (i64)blockIdx.x * 256 + threadIdx.x;
