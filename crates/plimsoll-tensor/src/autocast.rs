@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use crate::autocast_mode::{self, Switched};
+use crate::autocast_mode::{self, ModeGuard};
 use crate::autograd::is_grad_enabled;
 use crate::dtype::{DType, promote};
 use crate::error::{Error, Result};
@@ -85,13 +85,13 @@ pub fn lower(x: &Tensor) -> Result<Tensor> {
 
 /// Autocast as it was set until this is dropped, then as it was before.
 struct Opened {
-    _switched: Switched,
+    _guard: ModeGuard,
 }
 
 impl Opened {
     fn new(lower: Option<DType>) -> Opened {
         DEPTH.set(DEPTH.get() + 1);
-        Opened { _switched: Switched::to(lower) }
+        Opened { _guard: ModeGuard::to(lower) }
     }
 }
 

@@ -239,13 +239,13 @@ impl Device {
     /// Runs `f`, and gives this device the random numbers back that it had before. As `torch.random.fork_rng`.
     pub fn fork_rng<T>(&self, f: impl FnOnce() -> T) -> T {
         /// Also when `f` panics.
-        struct Before<'a>(&'a Device, RngState);
-        impl Drop for Before<'_> {
+        struct Restore<'a>(&'a Device, RngState);
+        impl Drop for Restore<'_> {
             fn drop(&mut self) {
                 self.0.set_rng_state(self.1);
             }
         }
-        let _before = Before(self, self.rng_state());
+        let _before = Restore(self, self.rng_state());
         f()
     }
 

@@ -61,7 +61,7 @@ impl FirstRun {
         let random: Vec<RngState> = self.random.iter().map(|(device, _)| device.rng_state()).collect();
         self.random.iter().for_each(|(device, state)| device.set_rng_state(*state));
         let result = {
-            let _as_before = autocast_mode::Switched::to(self.autocast);
+            let _as_before = autocast_mode::ModeGuard::to(self.autocast);
             let _second = Recomputing::new();
             match &self.generator {
                 None => f(),

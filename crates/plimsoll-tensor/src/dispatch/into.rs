@@ -55,8 +55,8 @@ impl Target {
 pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> {
     const NAME: &str = "into_out";
     /// Also when `f` panics.
-    struct Before(bool, Option<Target>);
-    impl Drop for Before {
+    struct Restore(bool, Option<Target>);
+    impl Drop for Restore {
         fn drop(&mut self) {
             OPEN.set(self.0);
             drop(TARGET.replace(self.1.take()));
@@ -67,7 +67,7 @@ pub fn into_out(out: &Tensor, f: impl FnOnce() -> Result<Tensor>) -> Result<()> 
     }
     let result = {
         let target = Target { data: out.data().clone(), taken_by: None };
-        let _before = Before(OPEN.replace(true), TARGET.replace(Some(target)));
+        let _before = Restore(OPEN.replace(true), TARGET.replace(Some(target)));
         f()?
     };
     if result.requires_grad() {

@@ -55,11 +55,11 @@ impl Storage {
     /// Brings the bytes back to their device, for the operation `op`, and keeps them there.
     ///
     /// # Errors
-    /// As [`Storage::bring_back`].
+    /// As [`Storage::make_resident`].
     pub(crate) fn guard(&self, op: &'static str) -> Result<Guard> {
         self.account().guards += 1;
         let guard = Guard(self.clone());
-        self.bring_back(op)?;
+        self.make_resident(op)?;
         Ok(guard)
     }
 
@@ -125,7 +125,7 @@ impl Storage {
     /// # Errors
     /// [`Error::NotResident`] with the cause: no memory, a recipe that fails; the late error of other work. They stay away
     /// then, and can be asked for again.
-    pub(super) fn bring_back(&self, op: &'static str) -> Result<()> {
+    pub(super) fn make_resident(&self, op: &'static str) -> Result<()> {
         while !self.is_here() {
             self.step_back(op).map_err(|cause| match cause {
                 // Of other work, which names itself.

@@ -75,10 +75,10 @@ struct Evictor {
 /// The storages that are known to be alive.
 struct Tensors {
     random: ChaCha8Rng,
-    live: Vec<Live>,
+    live: Vec<LiveStorage>,
 }
 
-struct Live {
+struct LiveStorage {
     storage: WeakStorage,
     /// How it was made, if by an operator.
     made: Option<Made>,
@@ -160,17 +160,18 @@ impl Watch for Evictor {
     }
 }
 
-type Leaving = (Storage, Option<(Made, Vec<Data>)>);
+/// A storage that can be evicted, and how it is made again.
+type Candidate = (Storage, Option<(Made, Vec<Data>)>);
 
 impl Tensors {
     /// Adds what an operator read and made.
     fn note(&mut self, executed: &ExecutedOperator<'_>) {
         self.live.retain(|live| live.storage.upgrade().is_some());
-        let known = |live: &[Live], id: usize| live.iter().any(|live| live.storage.id() == id);
+        let known = |live: &[LiveStorage], id: usize| live.iter().any(|live| live.storage.id() == id);
         for data in executed.ins.iter().map(|tensor| tensor.data()) {
             if !known(&self.live, data.storage.id()) {
                 let storage = data.storage.downgrade();
-                self.live.push(Live { storage, made: None, reads: Vec::new() });
+                self.live.push(LiveStorage { storage, made: None, reads: Vec::new() });
             }
         }
         // An operator that changes its inputs would change them again.
@@ -182,13 +183,13 @@ impl Tensors {
             if !known(&self.live, storage.id()) {
                 let ins = executed.ins.iter().map(|tensor| Input::of(tensor.data())).collect();
                 let made = can_run_again.then(|| Made { op: executed.op.clone(), ins, output });
-                self.live.push(Live { storage: storage.downgrade(), made, reads: Vec::new() });
+                self.live.push(LiveStorage { storage: storage.downgrade(), made, reads: Vec::new() });
             }
         }
     }
 
     /// A storage that leaves, and how it is computed again, if it can be.
-    fn choose(&mut self) -> Option<Leaving> {
+    fn choose(&mut self) -> Option<Candidate> {
         let chosen = self.random.next_u32() as usize % self.live.len().max(1);
         let live = self.live.get(chosen)?;
         let storage = live.storage.upgrade().filter(|storage| storage.state() == State::Resident)?;

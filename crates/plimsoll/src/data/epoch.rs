@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use super::workers::{Team, WorkerInfo, Workers};
+use super::workers::{ThreadPool, WorkerInfo, Workers};
 use super::{DataError, HostBatch, LoaderState};
 
 /// The batches of one epoch, in order. Made by [`DataLoader::epoch`](super::DataLoader::epoch).
@@ -29,7 +29,7 @@ pub struct Epoch {
     position: LoaderState,
     cannot_start: Option<DataError>,
     workers: Workers,
-    team: Option<Team>,
+    pool: Option<ThreadPool>,
 }
 
 /// Makes the batches of one worker, in order; `None` after the last.
@@ -62,7 +62,7 @@ impl Epoch {
             position,
             cannot_start: None,
             workers: workers.clone(),
-            team: None,
+            pool: None,
         };
         let count = workers.count.min(left.unwrap_or(usize::MAX));
         if count == 0 {
@@ -70,12 +70,12 @@ impl Epoch {
             epoch.queues.push(WorkerQueue::Here(caught(Arc::clone(source).maker(alone))));
             return epoch;
         }
-        match workers.team(count, epoch.position.epoch) {
-            Ok(team) => {
+        match workers.pool(count, epoch.position.epoch) {
+            Ok(pool) => {
                 epoch
                     .queues
-                    .extend((0..count).map(|id| queue(source, workers, &team, id, epoch.position.epoch)));
-                epoch.team = Some(team);
+                    .extend((0..count).map(|id| queue(source, workers, &pool, id, epoch.position.epoch)));
+                epoch.pool = Some(pool);
             }
             Err(error) => epoch.cannot_start = Some(error),
         }
@@ -91,7 +91,7 @@ impl Epoch {
             position,
             cannot_start: Some(error),
             workers: workers.clone(),
-            team: None,
+            pool: None,
         }
     }
 
@@ -136,10 +136,10 @@ impl Epoch {
     fn stop(&mut self, keep: bool) {
         self.queues.clear();
         self.left = Some(0);
-        if let Some(team) = self.team.take()
+        if let Some(pool) = self.pool.take()
             && keep
         {
-            self.workers.keep(team);
+            self.workers.keep(pool);
         }
     }
 }
@@ -192,12 +192,18 @@ impl WorkerQueue {
 }
 
 /// Gives a worker its work.
-fn queue(source: &Arc<dyn Source>, workers: &Workers, team: &Team, id: usize, epoch: u64) -> WorkerQueue {
+fn queue(
+    source: &Arc<dyn Source>,
+    workers: &Workers,
+    pool: &ThreadPool,
+    id: usize,
+    epoch: u64,
+) -> WorkerQueue {
     // One batch is in the worker while it waits for the channel.
     let (to, batches) = sync_channel(workers.prefetch_factor - 1);
-    let info = workers.info(id, team.len(), epoch);
+    let info = workers.info(id, pool.len(), epoch);
     let source = Arc::clone(source);
-    team.give(
+    pool.give(
         id,
         Box::new(move |ready| {
             if let Err(error) = ready {

@@ -63,7 +63,7 @@ fn seen_channels(channels: usize, groups: usize, dtype: DType) -> usize {
 }
 
 /// How a pass's images, filters and results are given to cuDNN.
-struct Given {
+struct CudnnLayout {
     /// Whether all lie channels-last.
     last: bool,
     /// Channels of images, of all groups.
@@ -72,7 +72,7 @@ struct Given {
     scratch_bytes: [Option<usize>; 3],
 }
 
-fn given(dtype: DType, layouts: [&Layout; 3]) -> Given {
+fn cudnn_layout(dtype: DType, layouts: [&Layout; 3]) -> CudnnLayout {
     let (last, mut copied) = order(dtype, layouts);
     let (channels, of_group) = (layouts[0].shape()[1], layouts[1].shape()[1]);
     let groups = channels.checked_div(of_group).unwrap_or(1);
@@ -84,7 +84,7 @@ fn given(dtype: DType, layouts: [&Layout; 3]) -> Given {
     }
     // Blocks begin at multiples of 512.
     let bytes = |i: usize| copied[i].then(|| (sizes[i] * dtype.size()).next_multiple_of(512));
-    Given { last, channels: seen, scratch_bytes: std::array::from_fn(bytes) }
+    CudnnLayout { last, channels: seen, scratch_bytes: std::array::from_fn(bytes) }
 }
 
 /// Bytes of scratch: what lies otherwise than cuDNN is to read or write it, or parts of sums.
@@ -106,7 +106,7 @@ pub(crate) fn scratch(
     if let Some(bytes) = parts.or_else(|| few_filters::scratch(sizes.pass, dtype, layouts)) {
         return bytes;
     }
-    let given = given(dtype, layouts);
+    let given = cudnn_layout(dtype, layouts);
     given.scratch_bytes.into_iter().flatten().sum::<usize>() as u64
 }
 
@@ -169,7 +169,8 @@ pub(crate) fn convolution(call: &mut CudaCall<'_>, sizes: Sizes) -> Result<()> {
         otherwise.into_iter().for_each(|step| call.push(step));
         return Ok(());
     };
-    let Given { last, channels, scratch_bytes } = given(dtype, tensors.map(|tensor| tensor.layout));
+    let CudnnLayout { last, channels, scratch_bytes } =
+        cudnn_layout(dtype, tensors.map(|tensor| tensor.layout));
     let mut next = call.scratch_address();
     let (mut addresses, mut before, mut after) =
         (tensors.map(|tensor| tensor.address), Vec::new(), Vec::new());

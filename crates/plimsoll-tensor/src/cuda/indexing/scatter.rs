@@ -41,7 +41,7 @@ pub(crate) struct At<'a> {
 
 /// What is added to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Before<'a> {
+pub(crate) enum Base<'a> {
     /// Zeros.
     Zeros,
     /// A copy of another tensor.
@@ -112,7 +112,7 @@ pub(crate) fn scatter_add(
     call: &mut CudaCall<'_>,
     at: At<'_>,
     src: Placed<'_>,
-    before: Before<'_>,
+    before: Base<'_>,
     out: Placed<'_>,
 ) -> Result<()> {
     let layout = Layout::contiguous(out.shape());
@@ -120,10 +120,10 @@ pub(crate) fn scatter_add(
     let is_short = matches!(out.dtype, DType::F16 | DType::BF16);
     let to = if is_short { wide } else { out };
     match before {
-        Before::Of(before) => expression::copy(call, before, to)?,
-        Before::Own if is_short => expression::copy(call, out, to)?,
-        Before::Own => {}
-        Before::Zeros => {
+        Base::Of(before) => expression::copy(call, before, to)?,
+        Base::Own if is_short => expression::copy(call, out, to)?,
+        Base::Own => {}
+        Base::Zeros => {
             call.push(Step::Clear { address: to.address, bytes: (to.len() * to.dtype.size()) as u64 });
         }
     }

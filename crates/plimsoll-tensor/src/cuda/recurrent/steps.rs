@@ -94,7 +94,7 @@ enum Pass {
 }
 
 /// The state before a step: the layer's start, or rows of the step before; with the distance between rows.
-struct Past {
+struct PreviousState {
     h: u64,
     c: u64,
     row: usize,
@@ -118,12 +118,12 @@ pub(crate) fn forward(call: &mut CudaCall<'_>, steps: Steps) -> Result<()> {
     for i in 0..steps.time {
         let time = steps.at(i);
         let past = match i.checked_sub(1).map(|before| steps.at(before)) {
-            Some(before) => Past {
+            Some(before) => PreviousState {
                 h: steps.rows(y, before, state),
                 c: extra.map_or(0, |extra| steps.rows(extra, before, hidden)),
                 row: steps.row(),
             },
-            None => Past { h: h0.address, c: c0.map_or(0, |c0| c0.address), row: 1 },
+            None => PreviousState { h: h0.address, c: c0.map_or(0, |c0| c0.address), row: 1 },
         };
         let before = Operand { address: past.h, dtype, strides: [0, past.row * state, 1] };
         let to_weight = Operand::rows(weight.address, dtype, state).transposed();
@@ -169,10 +169,12 @@ pub(crate) fn backward(call: &mut CudaCall<'_>, steps: Steps) -> Result<()> {
     for i in (0..steps.time).rev() {
         let time = steps.at(i);
         let past = match i.checked_sub(1).map(|before| steps.at(before)) {
-            Some(before) => {
-                Past { h: steps.rows(y, before, state), c: of(extra, before, hidden), row: steps.row() }
-            }
-            None => Past { h: h0.address, c: whole(c0), row: 1 },
+            Some(before) => PreviousState {
+                h: steps.rows(y, before, state),
+                c: of(extra, before, hidden),
+                row: steps.row(),
+            },
+            None => PreviousState { h: h0.address, c: whole(c0), row: 1 },
         };
         let of_output = match projection {
             None => dh.address,

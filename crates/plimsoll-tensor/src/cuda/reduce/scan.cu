@@ -4,7 +4,7 @@
 // Defined before:
 //   A      the type that is computed in (64 bits)
 //   T, TO  the types of elements and results
-//   WORD   the type in which whole numbers are added and multiplied, without a sign
+//   WORD   the type in which they are added and multiplied: u64 for whole numbers, which wrap
 //   BACK   whether the last element is first
 //   KIND   0 sum
 //          1 product

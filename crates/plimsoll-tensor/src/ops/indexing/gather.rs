@@ -108,7 +108,7 @@ impl Kernel for GatherBackward {
         let (grad, index, out) = (call.ins[0], call.ins[1], call.outs[0]);
         let (shape, strides) = (index.shape(), index.layout.strides());
         let at = cuda::indexing::scatter::At { dim: self.dim, shape, index, strides };
-        cuda::indexing::scatter::scatter_add(call, at, grad, cuda::indexing::scatter::Before::Zeros, out)
+        cuda::indexing::scatter::scatter_add(call, at, grad, cuda::indexing::scatter::Base::Zeros, out)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -72,7 +72,7 @@ impl Kernel for Scatter {
         let strides = self.indexes.strides(&index, out.shape().len(), self.dim);
         let at = cuda::indexing::scatter::At { dim: self.dim, shape: src.shape(), index, strides: &strides };
         if self.change == Change::Add {
-            let before = x.map_or(cuda::indexing::scatter::Before::Own, cuda::indexing::scatter::Before::Of);
+            let before = x.map_or(cuda::indexing::scatter::Base::Own, cuda::indexing::scatter::Base::Of);
             return cuda::indexing::scatter::scatter_add(call, at, src, before, out);
         }
         if let Some(x) = x {

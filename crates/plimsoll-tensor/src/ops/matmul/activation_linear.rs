@@ -113,12 +113,12 @@ fn only(count: usize, grads: [Option<Tensor>; 3]) -> Grads {
 
 /// `x, weight[, bias] -> linear(activation(x))`.
 #[derive(Clone, Copy, Debug)]
-struct Before {
+struct ActivationThenLinear {
     activation: Activation,
     bias: bool,
 }
 
-impl Before {
+impl ActivationThenLinear {
     /// The gradients where nobody else looks at `x`: the activation is computed again in its place, together with its gradient.
     /// `None` where that cannot be.
     fn in_place(
@@ -140,7 +140,7 @@ impl Before {
     }
 }
 
-impl Function for Before {
+impl Function for ActivationThenLinear {
     fn name(&self) -> &'static str {
         "activation_linear"
     }
@@ -174,12 +174,12 @@ impl Function for Before {
 
 /// `x, weight[, bias] -> activation(linear(x))`.
 #[derive(Clone, Copy, Debug)]
-struct After {
+struct LinearThenActivation {
     activation: Activation,
     bias: bool,
 }
 
-impl Function for After {
+impl Function for LinearThenActivation {
     fn name(&self) -> &'static str {
         "linear_activation"
     }
@@ -244,7 +244,7 @@ impl Tensor {
         bias: Option<&Tensor>,
     ) -> Result<Tensor> {
         let ins = inputs("activation_linear", self, weight, bias)?;
-        Ok(apply(Before { activation, bias: bias.is_some() }, &ins)?.remove(0))
+        Ok(apply(ActivationThenLinear { activation, bias: bias.is_some() }, &ins)?.remove(0))
     }
 
     /// `activation(self.linear(weight, bias))`, which keeps what the linear layer keeps and not the activation's input: that
@@ -259,7 +259,7 @@ impl Tensor {
         bias: Option<&Tensor>,
     ) -> Result<Tensor> {
         let ins = inputs("linear_activation", self, weight, bias)?;
-        Ok(apply(After { activation, bias: bias.is_some() }, &ins)?.remove(0))
+        Ok(apply(LinearThenActivation { activation, bias: bias.is_some() }, &ins)?.remove(0))
     }
 
     /// [`Tensor::linear_activation`] with ReLU.

@@ -8,7 +8,7 @@ use super::options::{
     ConvTranspose3dOptions, ConvTransposeOptions,
 };
 use super::passes::{Convolution, Pass};
-use super::sizes::{self, Given};
+use super::sizes::{self, ConvOperands};
 use crate::cpu::kernels::conv::{ConvShape, Format};
 use crate::dispatch::call_one;
 use crate::error::Result;
@@ -134,10 +134,10 @@ fn given<'a>(
     x: &'a Tensor,
     weight: &'a Tensor,
     bias: Option<&'a Tensor>,
-) -> Given<'a> {
+) -> ConvOperands<'a> {
     let may_be_empty = x.shape().first() == Some(&0) || x.dtype().is_float() && x.dtype().size() == 2;
     let (input, weight, bias) = (x.shape(), weight.shape(), bias.map(Tensor::shape));
-    Given { op: pass.name(rank), input, weight, bias, may_be_empty }
+    ConvOperands { op: pass.name(rank), input, weight, bias, may_be_empty }
 }
 
 /// As PyTorch: results lie channels-last where images or filters do.

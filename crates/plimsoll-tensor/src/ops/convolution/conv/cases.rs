@@ -3,7 +3,7 @@
 use super::format;
 use super::options::{ConvOptions, ConvPadding, ConvTransposeOptions};
 use super::passes::{Convolution, Pass};
-use super::sizes::{self, Given};
+use super::sizes::{self, ConvOperands};
 use crate::cpu::kernels::conv::{ConvShape, Format};
 use crate::dispatch::call;
 use crate::error::Error;
@@ -62,7 +62,8 @@ fn backward_weight(shape: ConvShape) -> Case {
 }
 
 fn conv<const N: usize>(x: &[usize], w: &[usize], options: ConvOptions<N>) -> Result<ConvShape, Error> {
-    let given = Given { op: Pass::Forward.name(N), input: x, weight: w, bias: None, may_be_empty: false };
+    let given =
+        ConvOperands { op: Pass::Forward.name(N), input: x, weight: w, bias: None, may_be_empty: false };
     sizes::forward(&given, &options)
 }
 
@@ -71,7 +72,8 @@ fn conv_transpose<const N: usize>(
     w: &[usize],
     options: ConvTransposeOptions<N>,
 ) -> Result<ConvShape, Error> {
-    let given = Given { op: Pass::Transposed.name(N), input: x, weight: w, bias: None, may_be_empty: false };
+    let given =
+        ConvOperands { op: Pass::Transposed.name(N), input: x, weight: w, bias: None, may_be_empty: false };
     sizes::transposed(&given, &options)
 }
 

@@ -5,7 +5,7 @@ use crate::cpu::kernels::conv::ConvShape;
 use crate::error::{Error, Result};
 
 /// What is convolved with what: for checks and their messages.
-pub(super) struct Given<'a> {
+pub(super) struct ConvOperands<'a> {
     pub(super) op: &'static str,
     /// Batched.
     pub(super) input: &'a [usize],
@@ -23,9 +23,9 @@ struct Windows<const N: usize> {
     groups: usize,
 }
 
-impl Given<'_> {
+impl ConvOperands<'_> {
     fn misfit(&self, why: impl std::fmt::Display) -> Error {
-        let Given { op, input, weight, bias, .. } = self;
+        let ConvOperands { op, input, weight, bias, .. } = self;
         let bias = bias.map_or_else(String::new, |bias| format!(", bias {bias:?}"));
         Error::shape(op, format!("{why} (input {input:?}, weight {weight:?}{bias})"))
     }
@@ -89,7 +89,10 @@ fn reach(kernel: usize, dilation: usize) -> Option<usize> {
 }
 
 /// The sizes of a convolution.
-pub(super) fn forward<const N: usize>(given: &Given<'_>, options: &ConvOptions<N>) -> Result<ConvShape> {
+pub(super) fn forward<const N: usize>(
+    given: &ConvOperands<'_>,
+    options: &ConvOptions<N>,
+) -> Result<ConvShape> {
     let &ConvOptions { stride, padding, dilation, groups } = options;
     given.ranks::<N>(groups)?;
     let (input, weight) = (given.input, given.weight);
@@ -144,7 +147,7 @@ pub(super) fn forward<const N: usize>(given: &Given<'_>, options: &ConvOptions<N
 
 /// The sizes of the convolution whose derivative a transposed one is: its input is what comes out here.
 pub(super) fn transposed<const N: usize>(
-    given: &Given<'_>,
+    given: &ConvOperands<'_>,
     options: &ConvTransposeOptions<N>,
 ) -> Result<ConvShape> {
     let &ConvTransposeOptions { stride, padding, output_padding, dilation, groups } = options;

@@ -1,4 +1,4 @@
-//! One stream of the late device: work in a line, done by a thread of its own.
+//! One stream of the late device: work in a queue, done by a thread of its own.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,7 @@ pub(super) type Work = Box<dyn FnOnce() + Send>;
 
 /// Work that is done in order, by one thread.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct WorkQueue {
     state: Mutex<State>,
     /// Notified when work comes, when some is done, and at the end.
     changed: Condvar,
@@ -24,13 +24,13 @@ struct State {
     closed: bool,
 }
 
-impl Line {
-    /// A line, and its thread, which ends when the line is closed and all work done.
-    pub(super) fn start(name: String) -> std::io::Result<(Arc<Line>, thread::JoinHandle<()>)> {
-        let line = Arc::new(Line::default());
-        let worker = line.clone();
-        let thread = thread::Builder::new().name(name).spawn(move || worker.work_off())?;
-        Ok((line, thread))
+impl WorkQueue {
+    /// A queue, and its thread, which ends when the queue is closed and all work done.
+    pub(super) fn start(name: String) -> std::io::Result<(Arc<WorkQueue>, thread::JoinHandle<()>)> {
+        let queue = Arc::new(WorkQueue::default());
+        let worker = queue.clone();
+        let thread = thread::Builder::new().name(name).spawn(move || worker.run())?;
+        Ok((queue, thread))
     }
 
     /// Adds work at the end.
@@ -66,7 +66,7 @@ impl Line {
         self.changed.notify_all();
     }
 
-    fn work_off(&self) {
+    fn run(&self) {
         while let Some(work) = self.next() {
             work(); // without the lock, and dropped there with all that it holds
             self.lock().done += 1;
@@ -98,15 +98,15 @@ mod tests {
 
     #[test]
     fn work_is_done_in_order_and_the_thread_ends_with_the_line() {
-        let (line, thread) = Line::start("test".to_owned()).unwrap();
+        let (queue, thread) = WorkQueue::start("test".to_owned()).unwrap();
         let seen = Arc::new(Mutex::new(Vec::new()));
         for i in 0..100 {
             let seen = seen.clone();
-            line.push(Box::new(move || seen.lock().unwrap().push(i)));
+            queue.push(Box::new(move || seen.lock().unwrap().push(i)));
         }
-        line.wait_for(50);
-        assert!(line.has_done(50) && line.end() == 100);
-        line.close();
+        queue.wait_for(50);
+        assert!(queue.has_done(50) && queue.end() == 100);
+        queue.close();
         thread.join().unwrap();
         assert_eq!(*seen.lock().unwrap(), (0..100).collect::<Vec<_>>());
     }

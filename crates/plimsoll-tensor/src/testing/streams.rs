@@ -1,4 +1,4 @@
-//! The streams of the late device: a line of work for each, random delays, streams that a test stops.
+//! The streams of the late device: a queue of work for each, random delays, streams that a test stops.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,7 +11,7 @@ use plimsoll_alloc::{DriverError, EventId, LabelId, StreamId};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
-use super::line::{Line, Work};
+use super::work_queue::{Work, WorkQueue};
 use crate::error::{Error, Result};
 use crate::kernel::Kernel;
 use crate::label;
@@ -81,7 +81,7 @@ pub(super) struct Cause {
 }
 
 /// The streams of one device.
-pub(super) struct Lines {
+pub(super) struct Streams {
     seed: u64,
     longest_delay: Duration,
     pauses: Pauses,
@@ -109,7 +109,7 @@ impl Drop for Queued {
 }
 
 struct OpenStream {
-    line: Arc<Line>,
+    queue: Arc<WorkQueue>,
     thread: JoinHandle<()>,
     delays: ChaCha8Rng,
 }
@@ -117,9 +117,9 @@ struct OpenStream {
 /// The bits of an event's number that count pieces of work; the stream's number is above them.
 const PIECE_BITS: u32 = 48;
 
-impl Lines {
-    pub(super) fn new(seed: u64, longest_delay: Duration, pauses: Pauses) -> Lines {
-        Lines {
+impl Streams {
+    pub(super) fn new(seed: u64, longest_delay: Duration, pauses: Pauses) -> Streams {
+        Streams {
             seed,
             longest_delay,
             pauses,
@@ -179,59 +179,59 @@ impl Lines {
 
     pub(super) fn push(&self, on: StreamId, work: impl FnOnce(Duration) -> Work) -> Result<()> {
         let mut open = self.lock();
-        let OpenStream { line, delays, .. } = match open.entry(on) {
+        let OpenStream { queue, delays, .. } = match open.entry(on) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(new) => {
-                let started = Line::start(format!("{NAME} stream {}", on.0));
-                let (line, thread) = started.map_err(|error| {
+                let started = WorkQueue::start(format!("{NAME} stream {}", on.0));
+                let (queue, thread) = started.map_err(|error| {
                     failed(DriverError::Failed(format!("no thread for a stream: {error}")))
                 })?;
                 let mut delays = ChaCha8Rng::seed_from_u64(self.seed);
                 delays.set_stream(on.0);
-                new.insert(OpenStream { line, thread, delays })
+                new.insert(OpenStream { queue, thread, delays })
             }
         };
         let share = f64::from(delays.next_u32()) / f64::from(u32::MAX);
         // Short delays often, long ones sometimes.
-        line.push(work(self.longest_delay.mul_f64(share * share * share)));
+        queue.push(work(self.longest_delay.mul_f64(share * share * share)));
         Ok(())
     }
 
-    fn line(&self, stream: StreamId) -> Option<Arc<Line>> {
-        self.lock().get(&stream).map(|stream| stream.line.clone())
+    fn queue_of(&self, stream: StreamId) -> Option<Arc<WorkQueue>> {
+        self.lock().get(&stream).map(|stream| stream.queue.clone())
     }
 
-    /// The line of an event and the number of pieces to be done; no line where nothing was queued.
-    pub(super) fn of(&self, event: EventId) -> (Option<Arc<Line>>, u64) {
-        (self.line(StreamId(event.0 >> PIECE_BITS)), event.0 & ((1 << PIECE_BITS) - 1))
+    /// The queue of an event and the number of pieces to be done; no queue where nothing was queued.
+    pub(super) fn of(&self, event: EventId) -> (Option<Arc<WorkQueue>>, u64) {
+        (self.queue_of(StreamId(event.0 >> PIECE_BITS)), event.0 & ((1 << PIECE_BITS) - 1))
     }
 
     pub(super) fn record(&self, on: StreamId) -> EventId {
-        let pieces = self.line(on).map_or(0, |line| line.end());
+        let pieces = self.queue_of(on).map_or(0, |queue| queue.end());
         EventId(on.0 << PIECE_BITS | pieces)
     }
 
     pub(super) fn is_done(&self, event: EventId) -> bool {
-        let (line, pieces) = self.of(event);
-        line.is_none_or(|line| line.has_done(pieces))
+        let (queue, pieces) = self.of(event);
+        queue.is_none_or(|queue| queue.has_done(pieces))
     }
 
     pub(super) fn wait(&self, event: EventId) {
-        if let (Some(line), pieces) = self.of(event) {
-            line.wait_for(pieces);
+        if let (Some(queue), pieces) = self.of(event) {
+            queue.wait_for(pieces);
         }
     }
 
     pub(super) fn wait_all(&self) {
-        let lines: Vec<Arc<Line>> = self.lock().values().map(|stream| stream.line.clone()).collect();
-        lines.iter().for_each(|line| line.wait_for(line.end()));
+        let streams: Vec<Arc<WorkQueue>> = self.lock().values().map(|stream| stream.queue.clone()).collect();
+        streams.iter().for_each(|queue| queue.wait_for(queue.end()));
     }
 
     /// Ends the threads when their work is done, and waits for them.
     pub(super) fn close(&self) {
         self.pauses.resume_all();
         let streams = std::mem::take(&mut *self.lock());
-        streams.values().for_each(|stream| stream.line.close());
+        streams.values().for_each(|stream| stream.queue.close());
         for stream in streams.into_values() {
             // Its work's panics were caught where they happened.
             let _ = stream.thread.join();
