@@ -17,8 +17,8 @@
 //! | `indexing/` | elements by index, by condition and by order |
 //! | `recurrent/` | RNN, LSTM and GRU |
 //!
-//! `arguments.rs` has the checks that all share. `cuda/` and the crate `plimsoll-kernels` have the same families; a tensor comes to
-//! be by their kernels of `elementwise` and `random`.
+//! `arguments.rs` has the checks that all share. `cuda/` and the crate `plimsoll-kernels` have the same families, but for
+//! `creation`, whose kernels are in `elementwise` and `random`.
 //!
 //! Users call methods of [`Tensor`](crate::Tensor), which are here too; `std::ops` work on references and give
 //! a `Result`. Kernels on plain slices are the crate `plimsoll-kernels`. CONTRIBUTING.md walks through a new operator.

@@ -12,7 +12,7 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::random::RandomStream;
 
-const TEXT: &str = include_str!("attention.cu");
+const TEXT: &str = include_str!("scaled_dot_product.cu");
 
 /// Bytes of scores that are there at a time.
 const SCORES_BYTES: usize = 16 << 20;

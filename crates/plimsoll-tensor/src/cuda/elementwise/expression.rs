@@ -11,7 +11,7 @@ use crate::dtype::{DType, result_type};
 use crate::error::Result;
 use crate::layout::Dims;
 
-const TEXT: &str = include_str!("elementwise.cu");
+const TEXT: &str = include_str!("expression.cu");
 
 /// An expression to compute.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use crate::cuda::{CudaCall, Placed, fault, name, threads_for};
 use crate::dtype::DType;
 use crate::error::Result;
 
-const LOSS: &str = include_str!("loss.cu");
+const LOSS: &str = include_str!("cross_entropy.cu");
 
 /// What becomes of the losses of all positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use crate::cuda::{CudaCall, Placed, fault, flag, threads_for, typed};
 use crate::dtype::DType;
 use crate::error::Result;
 
-const CROSS_ENTROPY: &str = include_str!("cross_entropy.cu");
-const BULK: &str = include_str!("cross_entropy_bulk.cu");
+const CROSS_ENTROPY: &str = include_str!("projection.cu");
+const BULK: &str = include_str!("projection_bulk.cu");
 
 /// Bytes of a row from which on the threads of a block that has rows one after the other have enough work.
 const LEAST_BULK: usize = 32 << 10;

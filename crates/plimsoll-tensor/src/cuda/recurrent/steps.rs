@@ -8,7 +8,7 @@ use crate::cuda::{CudaCall, Placed, name};
 use crate::dtype::DType;
 use crate::error::Result;
 
-const TEXT: &str = include_str!("recurrent.cu");
+const TEXT: &str = include_str!("steps.cu");
 
 /// What a layer computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! How tensors come to be, are copied, and how values leave them. Their kernels are those of the family `elementwise` and `random`.
+//! How tensors come to be, are copied, and how values leave them. Their kernels are in the families `elementwise` and `random`.
 //!
 //! | file | what it has |
 //! |---|---|

@@ -2,7 +2,7 @@
 
 use crate::cpu::kernels::optim::{AdamStep, Decay, LrAdjustment, Rule, SgdStep};
 use crate::cuda::CudaCall;
-use crate::cuda::optimizer::optim::{self, Adafactor, Muon, Stepped};
+use crate::cuda::optimizer::one_by_one::{self as rules, Adafactor, Muon, Stepped};
 use crate::error::Result;
 
 fn sign(maximize: bool) -> f64 {
@@ -20,8 +20,8 @@ fn twelve<const N: usize>(numbers: [f64; N]) -> [f64; 12] {
 /// Bytes of scratch for a parameter of this shape.
 pub(super) fn scratch(rule: &Rule, shape: &[usize]) -> u64 {
     match rule {
-        Rule::Adafactor(_) => optim::adafactor_scratch(shape),
-        Rule::Muon(_) => optim::muon_scratch(shape),
+        Rule::Adafactor(_) => rules::adafactor_scratch(shape),
+        Rule::Muon(_) => rules::muon_scratch(shape),
         _ => 0,
     }
 }
@@ -35,7 +35,7 @@ pub(super) fn step(call: &mut CudaCall<'_>, rule: &Rule, slot: &Stepped<'_>) -> 
             let eps1 = of.eps1.unwrap_or(f64::from(f32::EPSILON));
             let keep = if of.weight_decay == 0.0 { 1.0 } else { 1.0 - of.lr * of.weight_decay };
             let (weight, sign) = (at.powf(of.beta2_decay), sign(of.maximize));
-            return optim::adafactor(
+            return rules::adafactor(
                 call,
                 slot,
                 &Adafactor { weight, eps1, eps2: of.eps2, rate, d: of.d, keep, sign },
@@ -58,7 +58,7 @@ pub(super) fn step(call: &mut CudaCall<'_>, rule: &Rule, slot: &Stepped<'_>) -> 
                 keep: 1.0 - of.lr * of.weight_decay,
                 rate: of.lr * adjusted,
             };
-            return optim::muon(call, slot, &muon);
+            return rules::muon(call, slot, &muon);
         }
         Rule::RmsProp(of) => {
             let buffer = of.momentum > 0.0;
@@ -66,7 +66,7 @@ pub(super) fn step(call: &mut CudaCall<'_>, rule: &Rule, slot: &Stepped<'_>) -> 
             let [a, b, c, d, e, f] = values;
             let mean = of.centered.then_some(1 + usize::from(buffer));
             let state = [Some(0), buffer.then_some(1), mean];
-            optim::Rule {
+            rules::Rule {
                 number: 0,
                 values: twelve([a, b, c, d, e, f, of.momentum, flag(of.centered)]),
                 state,
@@ -75,19 +75,19 @@ pub(super) fn step(call: &mut CudaCall<'_>, rule: &Rule, slot: &Stepped<'_>) -> 
         Rule::Adagrad(of) => {
             let rate = of.lr / (1.0 + (at - 1.0) * of.lr_decay);
             let values = twelve([rate, of.eps, of.weight_decay, sign(of.maximize)]);
-            optim::Rule { number: 1, values, state: [Some(0), None, None] }
+            rules::Rule { number: 1, values, state: [Some(0), None, None] }
         }
         Rule::Lion(of) => {
             let shrink = 1.0 - of.lr * of.weight_decay;
             let values = twelve([of.lr, of.beta1, 1.0 - of.beta1, of.beta2, 1.0 - of.beta2, shrink]);
-            optim::Rule { number: 2, values, state: [Some(0), None, None] }
+            rules::Rule { number: 2, values, state: [Some(0), None, None] }
         }
         Rule::Sgd(SgdStep { lr, momentum, dampening, weight_decay, nesterov, maximize, .. }) => {
             let first = flag(slot.step == 1);
             let values =
                 [*lr, *weight_decay, *momentum, 1.0 - dampening, first, flag(*nesterov), sign(*maximize)];
             let state = [(*momentum != 0.0).then_some(0), None, None];
-            optim::Rule { number: 3, values: twelve(values), state }
+            rules::Rule { number: 3, values: twelve(values), state }
         }
         Rule::Adam(AdamStep { lr, beta1, beta2, eps, weight_decay, decay, amsgrad, maximize, .. }) => {
             let (in_grad, shrink) = match decay {
@@ -98,8 +98,8 @@ pub(super) fn step(call: &mut CudaCall<'_>, rule: &Rule, slot: &Stepped<'_>) -> 
             let of = [size, in_grad, shrink, 1.0 - beta1, *beta2, 1.0 - beta2, root, *eps, sign(*maximize)];
             let [a, b, c, d, e, f, g, h, i] = of;
             let values = twelve([a, b, c, d, e, f, g, h, i, flag(*amsgrad)]);
-            optim::Rule { number: 4, values, state: [Some(0), Some(1), amsgrad.then_some(2)] }
+            rules::Rule { number: 4, values, state: [Some(0), Some(1), amsgrad.then_some(2)] }
         }
     };
-    optim::step(call, slot, &rule)
+    rules::step(call, slot, &rule)
 }

@@ -80,7 +80,7 @@ impl Kernel for Step {
                 numbers(&self.rule, step)
             });
         }
-        for slot in &cuda::optimizer::optim::slots(call, &self.slots, self.rounds) {
+        for slot in &cuda::optimizer::one_by_one::slots(call, &self.slots, self.rounds) {
             one_by_one::step(call, &self.rule, slot)?;
             if let Some(rounded) = slot.rounded {
                 cuda::elementwise::copy(call, slot.parameter, rounded)?;

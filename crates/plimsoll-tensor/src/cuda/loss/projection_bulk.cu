@@ -1,5 +1,5 @@
 
-// Pass 1 of cross_entropy.cu on GPUs with a copy engine for shared memory, from Hopper on: a block works on one row after the other, in shared
+// Pass 1 of projection.cu on GPUs with a copy engine for shared memory, from Hopper on: a block works on one row after the other, in shared
 // memory, while the next one comes and the gradients of the one before go.
 //
 // Defined before:

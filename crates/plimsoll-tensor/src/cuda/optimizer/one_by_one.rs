@@ -8,8 +8,8 @@ use crate::cuda::{CudaCall, Placed, name};
 use crate::dtype::DType;
 use crate::error::Result;
 
-const ELEMENTS: &str = include_str!("optim.cu");
-const WHOLE: &str = include_str!("optim_whole.cu");
+const ELEMENTS: &str = include_str!("one_by_one.cu");
+const WHOLE: &str = include_str!("whole_matrix.cu");
 
 /// A parameter, its gradient and its state.
 #[derive(Clone)]
