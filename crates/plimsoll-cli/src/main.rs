@@ -62,16 +62,16 @@ With --json, a failure is a JSON object on stdout, too.
 
 Exit codes:
   0  done; also an explanation of a run that died
-  1  an assertion of yours failed, or a recording diverged
+  1  one of your assertions failed, or a recording diverged
   2  the command line was not understood
-  3  input could not be read, or output not written
+  3  input could not be read, or output could not be written
   4  our run ran out of memory, what is predicted does not fit, or the answer is incomplete
-  5  a program of yours failed
+  5  your program failed
   130, 143  training was ended by Ctrl-C or SIGTERM, after saving if --save is given";
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Explain a memory snapshot: why memory ran out, and what used it
+    /// Say why memory ran out, and what used it: from a message, a log or a memory snapshot
     Explain(explain::ExplainArgs),
     /// Predict the GPU memory of a PyTorch program, without a GPU
     Predict(predict::PredictArgs),

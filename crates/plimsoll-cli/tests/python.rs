@@ -9,10 +9,8 @@ use plimsoll_standin::{place, settings};
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{Folder, kept, stderr, stdout};
-use torch::Torch;
+use crate::program::{Folder, kept, stderr, stdout};
+use crate::torch::Torch;
 
 /// The folder of the package.
 fn package() -> PathBuf {

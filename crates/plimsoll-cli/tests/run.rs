@@ -4,10 +4,8 @@ use std::process::Output;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{Folder, plimsoll, stderr, stdout};
-use torch::{Torch, answer};
+use crate::program::{Folder, plimsoll, stderr, stdout};
+use crate::torch::{Torch, answer};
 
 #[test]
 fn what_cannot_be_applied_as_asked_is_refused_before_anything_runs() {

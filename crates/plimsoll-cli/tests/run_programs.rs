@@ -5,11 +5,9 @@ use std::process::Output;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod standin;
-mod torch;
-use program::{plimsoll, stderr, stdout};
-use torch::{Torch, answer};
+use crate::program::{plimsoll, stderr, stdout};
+use crate::standin;
+use crate::torch::{Torch, answer};
 
 /// A model of three blocks; the argument says what is unusual.
 const ROWS: &str = "

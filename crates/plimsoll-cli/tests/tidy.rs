@@ -2,7 +2,6 @@
 //! how long a file may grow, that no file is dead or missing in its crate's table, that modules have no cycles, and no
 //! link leads nowhere.
 
-#[path = "tidy/uses.rs"]
 mod uses;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,7 +1,5 @@
 //! Every operator through the one suite; and a user's own operator dispatched the same way.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::suite::{Case, check};
 use plimsoll_tensor::{
     Backward, CpuCall, Device, Error, Grads, In, Kernel, Meta, OPERATORS, Operator, Out, Output, Outputs,

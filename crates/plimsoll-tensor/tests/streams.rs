@@ -1,7 +1,5 @@
 //! Streams and events, on a device that computes at once and on one that computes later.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 

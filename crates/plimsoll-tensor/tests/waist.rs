@@ -1,7 +1,5 @@
 //! The shape of the house: an operator is in few files, and files use only what is below them.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -47,5 +47,5 @@ pub use plimsoll_tensor::*;
 
 /// The guide's example is compiled and run with the documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/library.md")]
+#[doc = include_str!("../../../docs/guide/in-rust.md")]
 struct Readme;

@@ -25,7 +25,7 @@ pub(crate) enum What {
     Allocator(allocator::AllocatorArgs),
     #[command(hide = true)]
     AllocatorMix(callgrind::MixArgs),
-    /// Leading one operation to a device that computes nothing
+    /// The cost of dispatching one operation to a device that computes nothing
     Dispatch(dispatch::DispatchArgs),
     /// Memory of training steps of common models, beside PyTorch's
     Models(models::ModelsArgs),

@@ -14,10 +14,10 @@ use crate::techniques::Set;
 
 const MARK: &str = "{BATCH}";
 
-/// The range that is searched if --batch names none.
+/// The range to search if --batch names none.
 const RANGE: Batches = Batches::Range(1, 512);
 
-/// Beside a plan for one batch, batches up to this multiple of it are tried.
+/// A plan for one batch also tries larger batches, up to this multiple of it.
 const MULTIPLE: u64 = 32;
 
 /// `--batch`.
@@ -28,7 +28,7 @@ pub(super) enum Batches {
     Range(u64, u64),
 }
 
-/// The largest batch of a set.
+/// The largest batch that fits with a set of techniques.
 #[derive(Debug, Clone)]
 pub(super) struct Largest {
     pub(super) set: Set,
@@ -36,7 +36,7 @@ pub(super) struct Largest {
     pub(super) range: (u64, u64),
     /// `None` if none of them fits.
     pub(super) batch: Option<u64>,
-    /// The run of that batch.
+    /// The trial of that batch.
     trial: Option<Trial>,
     /// Whether the user ended the search.
     pub(super) is_interrupted: bool,
@@ -57,7 +57,7 @@ impl Batches {
     }
 }
 
-/// What `{BATCH}`, --batch and --goal ask for together; `None` if the command has no place for a batch.
+/// The batches that `{BATCH}`, --batch and --goal ask for together; `None` if the command has no `{BATCH}`.
 ///
 /// # Errors
 /// They contradict each other.

@@ -6,8 +6,9 @@ use crate::techniques::Set;
 
 use super::time::Cost;
 
-/// Of the GPU's memory, what a set should leave: one part in this many. Where cuDNN chooses other kernels or the driver other addresses,
-/// reserved bytes on a card differ from the trial's by about as much (note 0019).
+/// A set should leave one part in this many of the GPU's memory free. If cuDNN chooses other kernels on the
+/// card, or the driver other addresses, reserved bytes differ from the trial's by about as much (note
+/// 0019).
 const SPARE_PART: u64 = 50;
 
 /// A set, its trial, and what it costs.
@@ -17,19 +18,20 @@ pub(super) struct Candidate {
     pub(super) trial: Trial,
     /// Whether it fits the GPU; `None` if the program did not run with it.
     pub(super) fits: Option<bool>,
-    /// Whether it fits only because the allocator gives cached memory back when memory runs short, which takes time.
+    /// Whether it fits only because the allocator releases cached memory when memory runs short, which
+    /// takes time.
     pub(super) is_tight: bool,
-    /// Whether it fits, but leaves so little that it may not on a card.
+    /// Whether it fits, but with so little left that it may not fit on a card.
     pub(super) is_close: bool,
-    /// The trial under the GPU's limit, if the set fits only because the program catches running out of memory and goes on with
-    /// less; `trial` then has the program without that limit, where it ends well without it.
+    /// The trial under the GPU's limit, if the set fits only because the program catches running out of
+    /// memory and goes on with less. `trial` is then the run without that limit, if it succeeded.
     pub(super) caught: Option<Trial>,
     /// `None` if the work of a step is unknown.
     pub(super) cost: Option<Cost>,
 }
 
 impl Candidate {
-    /// A set that was not tried, because the search had to end.
+    /// A set that was not tried because the search ended first.
     pub(super) fn untried(set: &Set) -> Candidate {
         Candidate {
             set: set.clone(),
@@ -42,7 +44,7 @@ impl Candidate {
         }
     }
 
-    /// Takes over what the run on the GPU itself showed, after more steps than those of the trial.
+    /// Adopts the result of the run on the GPU itself, which has more steps than the trial.
     pub(super) fn settle(&mut self, itself: &Trial, target: &Target) {
         self.trial.allocated_bytes = itself.allocated_bytes;
         self.trial.reserved_bytes = itself.reserved_bytes;
@@ -51,7 +53,7 @@ impl Candidate {
         self.is_close = is_close(target, itself.reserved_bytes);
     }
 
-    /// Whether the program ran with it, and each of its techniques had an effect.
+    /// Whether the program ran with this set, and every technique in it had an effect.
     pub(super) fn is_effective(&self) -> bool {
         self.trial.end == End::Ran && self.trial.techniques.iter().all(|it| it.applied)
     }
@@ -61,12 +63,12 @@ impl Candidate {
         self.fits == Some(true) && !self.is_tight && !self.is_close && self.is_effective()
     }
 
-    /// Bytes of pinned host memory for what it moves there in a step.
+    /// Pinned host memory, in bytes, for the tensors that a step moves to the host.
     pub(super) fn pinned_bytes(&self) -> u64 {
         self.trial.technique("offload").map_or(0, |it| it.bytes)
     }
 
-    /// What its headroom is called where it is small.
+    /// The word for a small headroom: tight or close.
     pub(super) fn room(&self) -> &'static str {
         match (self.fits, self.is_tight, self.is_close) {
             (Some(true), true, _) => ", tight",
@@ -75,10 +77,10 @@ impl Candidate {
         }
     }
 
-    /// That of a set that fits and [is close](Candidate::is_close).
+    /// The word for a set that fits and [is close](Candidate::is_close).
     pub(super) const CLOSE: &str = ", close";
 
-    /// Why the set is not an option.
+    /// Why the set cannot be chosen.
     pub(super) fn objection(&self) -> Option<String> {
         match &self.trial.end {
             End::Refused(it) => Some(format!("{}: {}", it.technique, it.reason)),
@@ -93,13 +95,14 @@ impl Candidate {
         }
     }
 
-    /// Estimated seconds of a step; the order of candidates without an estimate is that of their trials.
+    /// Estimated seconds of a step. Candidates without an estimate are compared in the order of their
+    /// trials.
     pub(super) fn step_s(&self) -> f64 {
         self.cost.map_or(0.0, |cost| cost.step_s)
     }
 }
 
-/// The most reserved bytes that leave enough of the GPU.
+/// The largest reserved bytes that leave enough of the GPU free.
 pub(super) fn most_bytes(target: &Target) -> u64 {
     target.capacity_bytes().saturating_sub(target.total_bytes / SPARE_PART)
 }

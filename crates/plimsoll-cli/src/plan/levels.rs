@@ -1,4 +1,5 @@
-//! The steps of a search: what is tried on top of a set ([`Search::level`]), and how few blocks, bytes or parts are enough.
+//! The steps of a search: what to try on top of a set ([`Search::level`]), and the fewest blocks, bytes or parts that
+//! fit.
 
 use super::candidate::{Candidate, most_bytes};
 use super::search::{BLOCKS, BUDGETS, Goal, NESTED, OFFLOAD_STEP, PARTS, Search, saves};
@@ -7,8 +8,9 @@ use crate::predict::trial::End;
 use crate::techniques::Set;
 
 impl Search<'_, '_> {
-    /// Tries what is made for a program that compiles its training step: expandable segments, with which it finds the code of the first
-    /// trial in the compilers' caches, and parts of the activations, each of which is compiled. Returns whether the search is over.
+    /// Tries the techniques for a program that compiles its training step: expandable segments, which reuse
+    /// the first trial's compiled code from the caches, and smaller parts of the activations, each of which
+    /// compiles again. Returns whether the search is over.
     pub(super) fn budgets(&mut self) -> Result<bool, Failure> {
         let expandable = Set::default().with("expandable", None);
         let budget = |percent| Set::default().with("memory-budget", Some(percent));
@@ -43,7 +45,8 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// Leaves out what the program compiles itself: then techniques can act that a compiled model refuses.
+    /// Switches off the program's own torch.compile, so that techniques apply that a compiled model
+    /// refuses.
     pub(super) fn eager(&mut self, set: &Set) -> Result<(), Failure> {
         let eager = Set::default().with("no-compile", None);
         let names = [BLOCKS, "offload", "chunked-loss"];
@@ -64,7 +67,8 @@ impl Search<'_, '_> {
         self.level(&set, useful.contains(&BLOCKS), useful.contains(&"offload"), false)
     }
 
-    /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
+    /// Tries this set, then the set with checkpointed blocks, with the batch in parts, and with saved
+    /// tensors on the host.
     pub(super) fn level(
         &mut self,
         set: &Set,
@@ -105,7 +109,8 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// This set with the batch in more and more parts, until it fits. Returns whether the technique has an effect.
+    /// Tries this set with the batch in more and more parts, until it fits. Returns whether the technique
+    /// has an effect.
     pub(super) fn parts(&mut self, set: &Set, name: &'static str) -> Result<bool, Failure> {
         if !self.tried(&set.with(name, Some(PARTS[0])))?.is_effective() {
             return Ok(false);
@@ -120,7 +125,7 @@ impl Search<'_, '_> {
         Ok(true)
     }
 
-    /// Whether a trial has shown that a technique cannot be applied to this program, or has no effect on it.
+    /// Whether a trial showed that a technique cannot be applied to this program, or has no effect.
     pub(super) fn is_ruled_out(&self, name: &str) -> bool {
         self.candidates.iter().any(|it| match &it.trial.end {
             End::Refused(refusal) => refusal.technique == name,
@@ -129,7 +134,7 @@ impl Search<'_, '_> {
         })
     }
 
-    /// This set with saved tensors on the host, and the smallest percentage of them with which it fits.
+    /// Tries this set with saved tensors on the host, and finds the smallest percentage with which it fits.
     pub(super) fn least_offload(&mut self, set: &Set) -> Result<(), Failure> {
         let most = set.with("offload", None);
         if !self.tried(&most)?.has_room() || self.wish.goal.is_memory() {
@@ -146,7 +151,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// The smallest number of checkpointed blocks with which this set fits: all of them do.
+    /// The smallest number of checkpointed blocks with which this set fits; it fits with all of them.
     pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Failure> {
         let name = self.blocks;
         let all = set.with(name, None);
@@ -190,7 +195,7 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// Leaves out techniques of the chosen set that it does not need, those that change a program most first.
+    /// Removes techniques that the chosen set does not need, first those that change a program most.
     pub(super) fn simplify(&mut self) -> Result<(), Failure> {
         let Some(chosen) = self.chosen().cloned() else { return Ok(()) };
         let mut set = chosen.set;
@@ -211,7 +216,7 @@ impl Search<'_, '_> {
     }
 }
 
-/// The number of blocks with which the peak is about the capacity, if each of them saves the same.
+/// The number of blocks that brings the peak to about the capacity, if every block saves the same.
 fn solved(none_bytes: u64, all_bytes: u64, blocks: u64, capacity_bytes: u64) -> u64 {
     let saved = none_bytes.saturating_sub(all_bytes).max(1);
     let wanted = none_bytes.saturating_sub(capacity_bytes);

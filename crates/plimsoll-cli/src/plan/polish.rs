@@ -1,5 +1,6 @@
-//! The end of a search for the least memory or the fastest step: single techniques are added to the best set and left out of it,
-//! as long as that makes it better. Each alone may have shown no effect, such as expandable segments where nothing else is freed.
+//! The end of a search for the least memory or the fastest step: adds single techniques to the best set, or removes
+//! them, as long as that makes it better. A technique may have no effect alone, such as expandable segments while
+//! nothing else is freed.
 
 use super::candidate::Candidate;
 use super::search::{OFFLOAD_STEP, PARTS, Search};
@@ -9,15 +10,16 @@ use crate::techniques::{Set, TECHNIQUES, Value};
 /// The most rounds: each tries about ten sets.
 const ROUNDS: usize = 3;
 
-/// Techniques that may make a step faster, and those that cost no time and leave room for less computing again.
+/// Techniques that may make a step faster, and techniques that cost no time and free memory, so that less
+/// is recomputed.
 const FAST: [&str; 4] = ["expandable", "free-grads", "fused", "bf16"];
 
 /// The percentage of `offload` without a value.
 const OFFLOAD: u64 = 95;
 
 impl Search<'_, '_> {
-    /// Adds expandable segments to the set with the least memory, if its live bytes would fit: they may save nothing alone, and
-    /// something once activations are gone.
+    /// Adds expandable segments to the set with the least memory, if its live bytes would fit. They may
+    /// save nothing alone, but something once activations are gone.
     pub(super) fn close_gaps(&mut self) -> Result<(), Failure> {
         let capacity = self.target.capacity_bytes();
         let would_fit = |it: &&Candidate| it.is_effective() && it.trial.allocated_bytes <= capacity;
@@ -52,7 +54,7 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// The sets that differ in one technique, or in its value.
+    /// The sets that differ from this one in one technique, or in its value.
     fn neighbours(&self, best: &Set) -> Vec<Set> {
         let mut found = Vec::new();
         for technique in TECHNIQUES.iter().filter(|it| it.numbers <= self.wish.numbers) {
@@ -68,7 +70,8 @@ impl Search<'_, '_> {
         found
     }
 
-    /// More parts of the batch for less memory, fewer blocks and fewer bytes on the host for less time.
+    /// For less memory: more parts of the batch. For less time: fewer checkpointed blocks, and fewer bytes
+    /// on the host.
     fn other_value(&self, best: &Set, name: &'static str) -> Option<Set> {
         let is_memory = self.wish.goal.is_memory();
         let value = match (name, best.value(name)) {
@@ -85,7 +88,8 @@ impl Search<'_, '_> {
         Some(best.with(name, Some(value)))
     }
 
-    /// Whether the program runs with a technique alone; if that is unknown, it may. Some are for programs that compile, or do not.
+    /// Whether the program can run with this technique; true if unknown. Some techniques are only for
+    /// programs that compile, some for those that do not.
     fn is_possible(&self, name: &'static str) -> bool {
         let compiles = self.candidates.first().is_some_and(|it| it.trial.compiles);
         if matches!((name, compiles), ("memory-budget" | "no-compile", false) | ("compile", true)) {

@@ -1,8 +1,9 @@
 //! Which sets are tried, in which order: [`Search`]. Savings do not add up, so each set is judged by a run.
 //!
-//! A program that fits needs none. Otherwise first every technique alone; then those with an effect together, the number of checkpointed blocks solved from two peaks
-//! (it saves linearly) and then verified; then, if nothing that keeps the numbers fits, with techniques that change the rounding;
-//! with bf16 last. For the least memory and the fastest step, `polish.rs` then changes the best set by single techniques.
+//! A program that fits needs none. Otherwise the search tries every technique alone, then the useful ones together.
+//! The number of checkpointed blocks is computed from two peaks (savings are linear) and then verified. If nothing
+//! that keeps the numbers fits, it adds techniques that change the rounding, bf16 last. For the least memory and the
+//! fastest step, `polish.rs` then changes the best set by single techniques.
 
 use std::time::{Duration, Instant};
 
@@ -15,45 +16,45 @@ use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{How, Trials};
 use crate::techniques::{Numbers, Set};
 
-/// Techniques that run other operators than the program's own.
+/// Techniques that replace operators of the program.
 const CHANGE_OPERATORS: [&str; 6] =
     ["chunked-loss", "no-foreach", "fused", "no-compile", "adam-8bit", "bf16"];
 
-/// Percentages of activations that a compiled model keeps, in this order.
+/// Percentages of activations for a compiled model to keep, in the order to try.
 pub(super) const BUDGETS: [u64; 3] = [50, 25, 10];
 
-/// Checkpointing of repeated blocks, and of those inside of them.
+/// Checkpointing of repeated blocks, and of the blocks inside them.
 pub(super) const BLOCKS: &str = "checkpoint";
 pub(super) const NESTED: &str = "checkpoint-nested";
 
-/// Steps of optimizers without temporary copies.
+/// Optimizer steps without temporary copies.
 const OPTIMIZERS: [&str; 2] = ["no-foreach", "fused"];
 
-/// Percentages of `offload` that are tried, below its default, are multiples of this one.
+/// Percentages of `offload` below its default are tried in multiples of this one.
 pub(super) const OFFLOAD_STEP: u64 = 10;
 
-/// More than this multiple of the program's own time, other sets are tried beside one that fits.
+/// If a set that fits takes more than this multiple of the program's own time, other sets are tried, too.
 const SLOW: f64 = 1.3;
 
-/// Parts of the batch that are tried, in this order.
+/// Numbers of parts of the batch, in the order to try.
 pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
 
 /// What the user wants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) goal: Goal,
-    /// The most that a set may do to the numbers.
+    /// How much a set may change the numbers.
     pub(super) numbers: Numbers,
 }
 
 /// What to optimize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Goal {
-    /// The cheapest set that fits: those that keep the numbers first, then the fastest
+    /// The set that fits and changes the numbers least, then the fastest
     Fit,
     /// The least memory
     Memory,
-    /// The fastest set that fits, whether it rounds differently or not
+    /// The fastest set that fits, even if it rounds differently
     Speed,
     /// The largest {BATCH} that fits
     Batch,
@@ -66,9 +67,9 @@ pub(super) struct Search<'a, 'scope> {
     /// The number of GPUs.
     pub(super) devices: u32,
     pub(super) wish: Wish,
-    /// How long it may take after the first trial.
+    /// The time limit after the first trial.
     pub(super) within: Duration,
-    /// When it ends with what is known.
+    /// When the search ends and reports what is known.
     pub(super) until: Option<Instant>,
     /// The operators of a step, by the techniques that change them.
     pub(super) works: Vec<(Set, Work)>,
@@ -76,19 +77,20 @@ pub(super) struct Search<'a, 'scope> {
     pub(super) candidates: Vec<Candidate>,
     /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
-    /// Whether its time was up.
+    /// Whether the time ran out.
     pub(super) is_late: bool,
-    /// Whether trials go on until their reserved bytes no longer grow.
+    /// Whether trials run until their reserved bytes stop growing.
     pub(super) settles: bool,
-    /// The techniques that save memory alone.
+    /// The techniques that save memory by themselves.
     pub(super) useful: Vec<&'static str>,
     /// Which blocks are checkpointed: [`BLOCKS`] or [`NESTED`].
     pub(super) blocks: &'static str,
 }
 
 impl Search<'_, '_> {
-    /// Tries sets until the wish is met as well as can be. The first candidate is the program as it is; if that did not run,
-    /// it is the only one. It goes on where something was learned of a candidate since the last call.
+    /// Tries sets until the wish is met as well as possible. The first candidate is the program as it is;
+    /// if that does not run, it is the only one. Another call continues with what was learned about
+    /// candidates since the last one.
     ///
     /// # Errors
     /// The system's.
@@ -189,7 +191,7 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Tries each of these techniques alone, as far as they are allowed, and notes the useful ones.
+    /// Tries each of these techniques alone, if it is allowed, and notes the useful ones.
     fn alone(&mut self, names: &[&'static str]) -> Result<(), Failure> {
         let is_allowed = |name: &&str| {
             crate::techniques::named(name).is_some_and(|technique| technique.numbers <= self.wish.numbers)
@@ -206,13 +208,14 @@ impl Search<'_, '_> {
         Ok(())
     }
 
-    /// Those of these techniques that are useful.
+    /// The useful ones of these techniques.
     fn keep(&self, names: &[&'static str]) -> Set {
         let useful = names.iter().filter(|name| self.useful.contains(name));
         useful.fold(Set::default(), |set, name| set.with(name, None))
     }
 
-    /// Begins the trials of sets whose results are asked for soon: as many run at once as this machine has processors.
+    /// Starts the trials of sets whose results are needed soon; as many run at once as this machine has
+    /// processors.
     pub(super) fn ahead(&mut self, sets: impl IntoIterator<Item = Set>) -> Result<(), Failure> {
         if self.is_interrupted || self.until.is_some_and(|until| Instant::now() > until) {
             return Ok(());
@@ -235,7 +238,7 @@ impl Search<'_, '_> {
         self.is_interrupted || (self.wish.goal == Goal::Fit && self.chosen().is_some_and(Candidate::has_room))
     }
 
-    /// Whether one technique alone takes less memory than another one alone, by more than a little.
+    /// Whether one technique alone needs clearly less memory than another one alone.
     fn saves_more(&self, one: &str, other: &str) -> bool {
         let alone = |name| self.candidates.iter().find(|it| it.set.names().eq([name]) && it.is_effective());
         match (alone(one), alone(other)) {
@@ -250,9 +253,9 @@ impl Search<'_, '_> {
         self.chosen().is_some_and(|it| it.step_s() > SLOW * base_s)
     }
 
-    /// The best candidate that fits: without running out of memory, then the least change to the numbers, then with memory to spare, then the shortest step to
-    /// within a hundredth, then the least change to the program. For the largest batch it is the one with the least memory: other
-    /// batches fit than the one of these trials.
+    /// The best candidate that fits. The order: no failed request, then the least change to the numbers,
+    /// then memory to spare, then the shortest step (to 1 %), then the least change to the program. For the
+    /// largest batch it is the one with the least memory, because these trials have another batch.
     pub(super) fn chosen(&self) -> Option<&Candidate> {
         let goal = self.wish.goal;
         let fits = |it: &Candidate| it.fits == Some(true) || goal == Goal::Batch;
@@ -271,7 +274,7 @@ impl Search<'_, '_> {
         })
     }
 
-    /// The candidate of a set, which is tried if it has not been.
+    /// The candidate of a set; tries the set if that has not been done.
     pub(super) fn tried(&mut self, set: &Set) -> Result<Candidate, Failure> {
         if let Some(known) = self.candidates.iter().find(|it| it.set == *set) {
             return Ok(known.clone());
@@ -326,8 +329,8 @@ impl Search<'_, '_> {
         Ok(candidate)
     }
 
-    /// The cost of a set, from the operators that run with it. Those that techniques change are counted by a run of their own;
-    /// what they compute again is added.
+    /// The cost of a set, from the operators that run with it. A separate run counts operators that
+    /// techniques replace; recomputed operators are added.
     fn cost(&mut self, set: &Set, trial: &Trial) -> Result<Option<Cost>, Failure> {
         if trial.end != End::Ran || self.is_interrupted {
             return Ok(None);
@@ -355,13 +358,13 @@ impl Search<'_, '_> {
 }
 
 impl Goal {
-    /// Whether the least memory is wanted, whatever time it takes.
+    /// Whether the least memory is wanted, whatever the time.
     pub(super) fn is_memory(self) -> bool {
         matches!(self, Goal::Memory | Goal::Batch)
     }
 }
 
-/// Whether a trial's peak is lower by more than chance: the order of requests alone moves it a little.
+/// Whether a trial's peak is clearly lower: the order of requests alone moves it a little.
 pub(super) fn saves(base: &Trial, trial: &Trial) -> bool {
     let lower = |base: u64, bytes: u64| base.saturating_sub(bytes) > base / 200;
     lower(base.allocated_bytes, trial.allocated_bytes) || lower(base.reserved_bytes, trial.reserved_bytes)

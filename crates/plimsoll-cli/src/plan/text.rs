@@ -187,7 +187,8 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
-/// The set that is chosen over a faster one because it has room, or that has room where the chosen one has none: both are named.
+/// A second set beside the chosen one: a faster one that leaves too little room, or one with room if the
+/// chosen one has none.
 fn other(plan: &Plan) -> Option<String> {
     let chosen = plan.chosen().filter(|it| it.fits == Some(true) && plan.goal == Goal::Fit)?;
     let all = plan
@@ -215,7 +216,7 @@ fn largest(plan: &Plan) -> String {
     format!("{}: {sentences}{numbers}", plan.target.name)
 }
 
-/// What a program does that catches running out of memory.
+/// What a program does that catches running out of memory and goes on.
 fn catching(trial: &Trial) -> String {
     let times = if trial.caught == 1 { "once".to_owned() } else { format!("{} times", trial.caught) };
     format!(

@@ -37,9 +37,9 @@ pub(super) struct Outcome {
     pub(super) without_assumptions: Option<Box<Outcome>>,
     /// The last request that failed, also if the program caught that.
     pub(super) shortage: Option<Shortage>,
-    /// Memory that grows where the run was cut, if some does.
+    /// Memory that was still growing when the run was cut short, if any.
     pub(super) growth: Option<Growth>,
-    /// What the program needs, if it ran out and that is known.
+    /// What the program needs, if it ran out of memory and the need is known.
     pub(super) need: Option<Need>,
     /// What it would have written, and the hosts that it contacted.
     pub(super) traces: Traces,
@@ -52,7 +52,7 @@ pub(super) enum Verdict {
     Fits { spare_bytes: u64, caught: u64 },
     /// A request failed.
     RunsOut(Shortage),
-    /// Memory grows, and is out before the program ends, or its end is unknown.
+    /// Memory grows, and runs out before the program ends; or the end is unknown.
     Grows(Growth),
     /// A technique of `--with` cannot be applied to the program.
     Refused(Refusal),
@@ -158,7 +158,7 @@ impl Outcome {
         })
     }
 
-    /// The program caught running out of memory and went on, but would have done more with more memory: it gave up.
+    /// The program caught running out of memory and gave up: with more memory it would have done more.
     pub(super) fn gave_up(&mut self) {
         if let (Verdict::Fits { .. }, Some(shortage)) = (&self.verdict, &self.shortage) {
             self.verdict = Verdict::RunsOut(Shortage { caught: true, ..shortage.clone() });

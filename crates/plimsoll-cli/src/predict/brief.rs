@@ -1,4 +1,4 @@
-//! The answer on one screen: at most 40 lines of 100 columns. `--full` has the rest.
+//! The report on one screen: at most 40 lines of 100 columns. `--full` has the rest.
 
 use std::fmt::Write;
 
@@ -144,7 +144,7 @@ fn owners(out: &mut String, analysis: &Analysis, size: impl Fn(u64) -> String) {
     table("By line", lines.collect());
 }
 
-/// One line each on what did not run, on files, and on what the figures leave out.
+/// One line each about code that did not run, files, and what the figures leave out.
 fn rest(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Vec<String> {
     let mut lines = Vec::new();
     if !matches!(outcome.verdict, Verdict::Failed { .. }) {

@@ -59,8 +59,8 @@ pub(crate) struct Target {
     pub(crate) options: String,
     /// The GPU whose compute capability was assumed, if none was given.
     pub(crate) assumed_from: Option<&'static str>,
-    /// Itself, if it was named; of the listed GPUs of its compute capability the nearest in size otherwise. It is what
-    /// times are estimated for.
+    /// The GPU to estimate times for: this one, if it was named; otherwise the listed GPU of its compute
+    /// capability that is closest in size.
     pub(crate) listed: &'static Gpu,
     /// How cuDNN's workspaces are determined.
     pub(crate) workspaces: Workspaces,
@@ -166,7 +166,8 @@ impl Target {
         target
     }
 
-    /// The same GPU, whose memory goes on beyond what it reports: from the start, or after this many failed requests of a process.
+    /// The same GPU with more memory than it reports: from the start, or after a process had this many
+    /// failed requests.
     pub(super) fn with_more(&self, bytes: u64, after: u64) -> Target {
         let mut target = self.clone();
         if after == 0 {

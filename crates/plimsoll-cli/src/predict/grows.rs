@@ -1,5 +1,5 @@
-//! Memory that grows where the run was cut: from step to step, or from batch to batch of a loop after the steps ([`Growth`]). What
-//! the rest of the program adds is computed.
+//! Memory that was still growing when the run was cut short: from step to step, or from batch to batch of a loop
+//! after the steps ([`Growth`]). The growth of the rest of the program is computed.
 
 use std::collections::BTreeMap;
 
@@ -22,18 +22,18 @@ pub(super) struct GrowingSteps {
     total: Option<u64>,
 }
 
-/// A loop over a DataLoader after the steps that did not get all of its batches (`loops.py`).
+/// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).
 #[derive(Debug, Clone, Deserialize)]
 pub(super) struct CutLoop {
     file: Option<String>,
     line: Option<u64>,
-    /// The batches that it got, copies included.
+    /// The batches that it was given, copies included.
     given: u64,
-    /// Those that the loader made.
+    /// The batches that the loader made.
     made: u64,
     /// The loader's length; `None` if it has none.
     total: Option<u64>,
-    /// The batches that it did not get.
+    /// The batches that it was not given.
     left: u64,
     /// The devices whose memory grew from batch to batch.
     grows: Vec<GrowingBatches>,
@@ -60,7 +60,7 @@ pub(super) enum Each {
     Batch,
 }
 
-/// Memory that grows, and what it comes to.
+/// Memory that grows, and its total at the end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Growth {
     pub(super) each: Each,
@@ -70,18 +70,18 @@ pub(super) struct Growth {
     pub(super) seen: u64,
     /// How many the program has; `None` if unknown.
     pub(super) total: Option<u64>,
-    /// The line: of a step's the one that allocates what stays, of a batch's that of the loop.
+    /// The line: for growth by step, the one that allocates what stays; for growth by batch, the loop's.
     pub(super) line: Option<String>,
     /// The reserved bytes at the end; `None` if the end is unknown.
     pub(super) end_bytes: Option<u64>,
-    /// The step or batch in which memory is out; `None` if it is not.
+    /// The step or batch in which memory runs out; `None` if it does not.
     pub(super) out_at: Option<u64>,
-    /// What is left of the GPU at the end, where that is known and there is some.
+    /// Memory of the GPU that is left at the end, if the end is known and some is left.
     pub(super) spare_bytes: u64,
 }
 
 impl Growth {
-    /// The growth that decides: the one that ends highest.
+    /// The growth with the highest end, which decides.
     pub(super) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
         let capacity_bytes = target.capacity_bytes();
         let steps = judged.report.growth.iter().filter(|it| it.device == judged.peaks.device);
@@ -119,7 +119,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     })
 }
 
-/// The line whose blocks stay: of those that were allocated in the latter half of the recording and are live at its end.
+/// The line whose blocks stay: the blocks that were allocated in the second half of the recording and are
+/// live at its end.
 fn kept_line(judged: &Judged, steps: u64) -> Option<String> {
     let analysis = judged.analysis.as_ref()?;
     let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);
@@ -214,7 +215,7 @@ pub(super) fn place(file: &str, line: u64) -> String {
     format!("{}:{line}", file.rsplit(['/', '\\']).next().unwrap_or(file))
 }
 
-/// Sentences about loops after the steps that did not get all of their batches, without a final period.
+/// Sentences about loops after the steps that were not given all of their batches, without a final period.
 pub(super) fn cut_loops(reports: &[Report]) -> Vec<String> {
     let mut said = Vec::new();
     for cut in reports.iter().flat_map(|report| &report.loops) {

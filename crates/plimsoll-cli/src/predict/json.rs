@@ -75,7 +75,7 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
     })
 }
 
-/// Memory that grows where the run was cut.
+/// Memory that was still growing when the run was cut short.
 fn growth(growth: &Growth) -> Value {
     json!({
         "each": if growth.each == Each::Step { "step" } else { "batch" },

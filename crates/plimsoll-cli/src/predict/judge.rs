@@ -1,4 +1,4 @@
-//! The verdict from how a run ended, what its processes report, and what its memory grows by.
+//! The verdict: from how the run ended, what its processes report, and how its memory grows.
 
 use super::answer::Verdict;
 use super::failed::failed;
@@ -77,7 +77,7 @@ fn were_stopped(reports: &[Report]) -> bool {
     started.clone().any(|report| report.state == ProcessState::Stopped) && started.all(has_ended)
 }
 
-/// The verdict of a run without a failed request, with what its memory grows by where it was cut.
+/// The verdict of a run without a failed request, with the growth of its memory if it was cut short.
 pub(super) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[Report]) -> Verdict {
     match (verdict, growth) {
         (Verdict::Fits { caught, .. }, Some(growth)) if growth.ends_well() => {
@@ -91,8 +91,8 @@ pub(super) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[
     }
 }
 
-/// Requests that ran out of memory in a run that ended well all the same: the program caught them, and a step followed, unless
-/// it counts no steps.
+/// Requests that ran out of memory in a run that still succeeded: the program caught them, and a step
+/// followed (if it has steps).
 pub(super) fn caught(ended: Ended, reports: &[Report]) -> u64 {
     let went_on = |report: &Report| {
         let is_well = matches!(report.state, ProcessState::Stopped | ProcessState::Ended)

@@ -1,4 +1,5 @@
-//! `--snapshot`: saves a run's snapshots: to a file, that of the process that decides the verdict; to a folder, all.
+//! `--snapshot`: saves a run's snapshots: to a file, the one of the process that decides the verdict; to a folder,
+//! all of them.
 
 use std::fs::{self, File};
 use std::io;

@@ -10,7 +10,8 @@ pub(super) fn line(out: &mut String, text: &str) {
     let _ = writeln!(out, "{}", wrapped(text, WIDTH));
 }
 
-/// Text in lines of at most this many columns; those after the first are indented by two more than it. A word that is longer stays whole.
+/// Wraps text to this many columns. Lines after the first are indented by two more columns; a longer word
+/// stays whole.
 pub(super) fn wrapped(text: &str, width: usize) -> String {
     let indent = text.chars().take_while(|char| *char == ' ').count();
     let (mut out, mut column) = (" ".repeat(indent), indent);
@@ -35,7 +36,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// The line, without what does not fit in its columns.
+/// The line, cut to its columns.
 pub(super) fn cut(text: &str) -> String {
     if text.chars().count() <= WIDTH {
         return text.trim_end().to_owned();

@@ -93,16 +93,16 @@ pub(crate) struct PredictArgs {
     /// The GPU, by name (--list prints them), or its memory, such as 24GiB [default: this machine's]
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
-    /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU nearest in size]
+    /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]
     #[arg(long, value_name = "X.Y")]
     cc: Option<String>,
     /// Number of GPUs that the program sees
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     devices: u32,
-    /// Number of machines of the job for --rank, each with --devices GPUs
+    /// With --rank: number of machines of the job, each with --devices GPUs
     #[arg(long, value_name = "N", default_value_t = 1, requires = "rank", value_parser = clap::value_parser!(u32).range(1..))]
     nodes: u32,
-    /// Run only this rank of a job with --nodes times --devices ranks, without torchrun and without the other ranks
+    /// Run only this rank of a job with --nodes times --devices ranks: needs neither torchrun nor the other ranks
     #[arg(long, value_name = "N")]
     rank: Option<u32>,
     /// Memory of each GPU that a process uses outside the allocator: the CUDA context and libraries
@@ -111,14 +111,15 @@ pub(crate) struct PredictArgs {
     /// Workspaces of cuDNN (convolutions, recurrent networks, batch normalization, CTC loss) and cuFFT
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     cudnn_workspace: Workspaces,
-    /// Train for this many steps of every optimizer. If the training is a loop over a DataLoader, the code after it runs,
-    /// too; otherwise the program is stopped there
+    /// Stop training after this many steps of every optimizer. If the training loops over a DataLoader, the code
+    /// after the loop still runs; otherwise the program ends there
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
     steps: u64,
     /// Run the program to its end
     #[arg(long, conflicts_with = "steps")]
     whole: bool,
-    /// The value that a line reads from the device, instead of zero; max is the largest possible value, half is half of it
+    /// Use this value for what a line reads from the GPU, instead of zero; max is the largest possible value, half is
+    /// half of it
     #[arg(long, value_name = "FILE:LINE=VALUE|max|half", value_parser = Assumption::parse)]
     assume: Vec<Assumption>,
     /// Allocator settings, as in PYTORCH_ALLOC_CONF
@@ -130,11 +131,11 @@ pub(crate) struct PredictArgs {
     /// Stop the program after this time, such as 90s or 5m, and report what happened up to then
     #[arg(long, value_name = "TIME", value_parser = duration)]
     timeout: Option<Duration>,
-    /// Find the largest value that fits; each value replaces {NAME} in the command
+    /// Search this range for the largest value that fits; the value replaces {NAME} in the command
     #[arg(long, value_name = "NAME=FROM..TO", value_parser = Placeholder::parse)]
     find: Option<Placeholder>,
-    /// Save the snapshot for `explain`, `leaks`, `diff` and the other verbs: that of the process that decides the verdict,
-    /// or all of them to a folder (DIR/)
+    /// Save a snapshot for `explain`, `leaks`, `diff` and the other verbs: of the process that decides the verdict,
+    /// or of all processes to a folder (DIR/)
     #[arg(long, value_name = "OUT.pickle|DIR/", conflicts_with = "find")]
     snapshot: Option<PathBuf>,
     /// Also write a page for a browser: one file that needs no network
@@ -142,12 +143,12 @@ pub(crate) struct PredictArgs {
     html: Option<PathBuf>,
     #[command(flatten)]
     writes: Writes,
-    /// Replace existing files; in a folder of snapshots, all those of an earlier run
+    /// Overwrite existing files; in a folder of snapshots, all those of an earlier run
     #[arg(short, long)]
     force: bool,
     #[command(flatten)]
     shown: Shown,
-    /// Print all tables and limits, not one screen
+    /// Print all tables and limits, not just one screen
     #[arg(long, conflicts_with = "verdict_only")]
     full: bool,
     /// Print the verdict alone
@@ -174,13 +175,14 @@ pub(crate) struct PredictArgs {
 const MOST_DEVICES: u32 = 127;
 
 const AFTER_HELP: &str = "\
-The program's own output goes to stderr. Values that it reads from the device are zero, unless they are known (such as a
-mask that the host sent) or set by --assume; the answer lists the lines where such a value decides a size or a branch.
-The program finds its own changes of files, but the disk stays as it is; only new files in caches of downloads and
-compilers (HF_HOME, TORCH_HOME, XDG_CACHE_HOME) are kept. A loop that waits for a value may never end: use --timeout. Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All
-of its processes end with the run. The program runs in its own process group: it does not receive Ctrl-C, whose handler
-might save a model of zeros, and Ctrl-Z does not stop it. Its stdin is empty if it would be the terminal; a file or a
-pipe is passed on.
+The program's own output goes to stderr. Values read from the GPU are 0 (1 if divided by or logged), unless they are known
+(such as a mask copied from the CPU) or set by --assume; the report lists the lines where such a value decides a size or a
+branch. The program sees its own changes to files, but the disk stays as it is; only new files in caches of downloads and
+compilers (HF_HOME, TORCH_HOME, XDG_CACHE_HOME) are kept. A loop that waits for a value may never end: use --timeout.
+
+Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All of its processes end
+with the run. The program runs in its own process group: it does not receive Ctrl-C, whose handler might save a model of
+zeros, and Ctrl-Z does not stop it. A file or pipe on stdin is passed on; a terminal is not.
 
 Exit codes: 0 it fits; 4 it does not fit, or there is no answer, for example because the run was stopped early; 5 the
 program failed for another reason.

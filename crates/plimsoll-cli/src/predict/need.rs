@@ -1,5 +1,5 @@
-//! What a program needs that ran out of memory: [`Need`], from a second run with more memory than the GPU has. It still
-//! reports the first GPU's size to the program, and a request whose failure the program caught fails again.
+//! The need of a program that ran out of memory: [`Need`], from a second run with more memory than the GPU has. The
+//! program still sees the first GPU's size, and a request whose failure it caught fails again.
 
 use super::answer::{Judged, Outcome, Verdict};
 use super::assume::Assumption;
@@ -17,21 +17,22 @@ const MORE_BYTES: u64 = 1 << 39;
 pub(super) struct Need {
     /// The process and the device.
     pub(super) judged: Judged,
-    /// What it needs, also of what the run computed instead of doing it: the allocated bytes if they alone are more than the GPU
-    /// offers, otherwise the reserved ones.
+    /// What it needs, including the computed part of loops: the allocated bytes if they alone exceed what
+    /// the GPU offers, otherwise the reserved ones.
     pub(super) bytes: u64,
-    /// What the GPU does not have of them.
+    /// How many of these bytes the GPU lacks.
     pub(super) more_bytes: u64,
-    /// Whether the program did not come to its end either: it needs at least this.
+    /// Whether this run did not end either: the program needs at least this.
     pub(super) is_least: bool,
-    /// What grows there, if something does.
+    /// What grows in that run, if anything.
     pub(super) growth: Option<Growth>,
-    /// What it got of loops that were cut.
+    /// Sentences about loops that were cut short.
     pub(super) cut: Vec<String>,
 }
 
 impl Outcome {
-    /// Runs the program again with more memory if it ran out, or if it caught that and may have given up.
+    /// Runs the program again with more memory, if it ran out of memory, or caught that and may have given
+    /// up.
     ///
     /// # Errors
     /// The system's.

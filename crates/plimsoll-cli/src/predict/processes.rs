@@ -17,14 +17,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a program may do nothing after its steps.
 const IDLE: Duration = Duration::from_secs(5);
 
-/// The most of that time that its processes may run, in hundredths of a second.
+/// How much of that time its processes may run, in hundredths of a second.
 const IDLE_TICKS: u64 = 5;
 
-/// A program whose processes that used a GPU have all ended after their steps, while another one waits for an answer of them.
+/// A program whose GPU processes have all ended after their steps, while another process waits for an
+/// answer from them.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     looked: Option<Instant>,
-    /// Since when it does nothing, and how long its processes had run by then.
+    /// When it stopped doing anything, and how long its processes had run by then.
     since: Option<(Instant, u64)>,
 }
 

@@ -182,7 +182,7 @@ pub(super) fn rows(reports: &[Report]) -> Vec<Row> {
     rows.into_iter().map(|((file, line, text), said)| [place(file, line), text, said.join("; ")]).collect()
 }
 
-/// The lines whose reads decide a size, each with what was assumed there.
+/// The lines whose reads decide a size, each with the assumed value.
 pub(super) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
     let mut lines: Vec<(String, String)> = Vec::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.fate == Fate::Size) {

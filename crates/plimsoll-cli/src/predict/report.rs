@@ -43,7 +43,7 @@ pub(super) struct Report {
     /// Its exit status, where it exited by itself (`os._exit`).
     #[serde(default)]
     pub(super) status: i32,
-    /// How often the allocator gave cached memory back because memory was short.
+    /// How often the allocator released cached memory because memory was short.
     #[serde(default)]
     pub(super) retries: u64,
     /// The devices that it used, by number.
@@ -53,7 +53,7 @@ pub(super) struct Report {
     /// Bytes of the GPU allocated outside PyTorch's allocator; `None` if unknown.
     #[serde(default)]
     pub(super) outside_bytes: Option<u64>,
-    /// The compile caches that it would use again.
+    /// The compile caches that a later run would use.
     #[serde(default)]
     pub(super) compile_caches: CompileCaches,
     /// Whether torch.compile compiled anything.
@@ -87,10 +87,10 @@ pub(super) struct Report {
     /// Devices whose memory grew from step to step.
     #[serde(default)]
     pub(super) growth: Vec<GrowingSteps>,
-    /// Loops after the steps that did not get all of their batches.
+    /// Loops after the steps that were not given all of their batches.
     #[serde(default)]
     pub(super) loops: Vec<CutLoop>,
-    /// Whether memory still grew when the code after the steps was stopped.
+    /// Whether memory was still growing when the code after the steps was stopped.
     #[serde(default)]
     pub(super) grew: bool,
     /// What a run without values cannot show.
@@ -119,7 +119,7 @@ pub(super) struct Report {
 /// What a run without values cannot show.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(super) struct Warning {
-    /// The line that it is about: its file and number.
+    /// The line: its file and number.
     pub(super) place: Option<(String, u64)>,
     /// What was assumed.
     pub(super) what: String,
@@ -183,7 +183,8 @@ pub(super) enum ProcessState {
     Expired,
 }
 
-/// A peak after the steps that is higher by less than this share is the same: the order of requests alone moves it a little.
+/// A peak after the steps counts as equal if it is higher by less than this share: the order of requests
+/// alone moves it a little.
 const LATER: f64 = 0.005;
 
 /// The peaks of one device by PyTorch's counters, and their steps, from 1. One more than the number of steps means
@@ -198,7 +199,8 @@ pub(super) struct Peaks {
     pub(super) allocated_step: u64,
     pub(super) reserved_bytes: u64,
     pub(super) reserved_step: u64,
-    /// By how much the code after the steps raises one of the two peaks, as a share of it. If the program was not cut, it is large.
+    /// How much the code after the steps raises one of the two peaks, as a share of it. If the program was
+    /// not cut short, it is large.
     #[serde(default)]
     pub(super) grows_by: f64,
     /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
@@ -250,7 +252,7 @@ impl Report {
         Ok(reports)
     }
 
-    /// Whether one of its peaks came after its steps, and is higher by more than chance.
+    /// Whether one of its peaks came after its steps, and is clearly higher.
     pub(super) fn peaks_later(&self) -> bool {
         let is_later = |it: &Peaks| it.allocated_step.max(it.reserved_step) > self.steps;
         self.devices.iter().any(|it| is_later(it) && it.grows_by > LATER)

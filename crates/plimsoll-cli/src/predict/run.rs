@@ -65,7 +65,7 @@ pub(super) struct Run {
     pub(super) ended: Ended,
     /// The reports of its processes.
     pub(super) reports: Vec<Report>,
-    /// What it did outside of its own processes.
+    /// Its effects outside its own processes: files and hosts.
     pub(super) traces: Traces,
     /// The folder with their snapshots, deleted on drop.
     _folder: TempDir,

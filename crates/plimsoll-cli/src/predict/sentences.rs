@@ -125,7 +125,7 @@ fn without_function(line: &str) -> &str {
     line.rsplit(['/', '\\']).next().unwrap_or(line)
 }
 
-/// The sentence for memory that grows until it is out.
+/// The sentence for memory that grows until it runs out.
 fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
     let Growth { each, bytes, seen, total, line, end_bytes, out_at, .. } = growth;
     let bytes = size(*bytes);
@@ -150,7 +150,7 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
     }
 }
 
-/// The sentence for memory that grows and still suffices.
+/// The sentence for memory that grows but suffices.
 fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
     let Growth { each, bytes, total, line, end_bytes, spare_bytes, .. } = growth;
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
@@ -169,7 +169,7 @@ fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) ->
     }
 }
 
-/// Growth from step to step, and what it comes to; `None` if that is unknown.
+/// Growth from step to step, and its total; `None` if unknown.
 pub(super) fn growth(growth: &Growth) -> Option<String> {
     let Growth { each: Each::Step, bytes, total: Some(total), line, end_bytes: Some(end), .. } = growth
     else {
@@ -181,7 +181,7 @@ pub(super) fn growth(growth: &Growth) -> Option<String> {
     Some(format!("grows by {bytes} a step{place}, to {end} at the end of its {total} steps"))
 }
 
-/// From what the need was computed.
+/// The batches or steps from which the need was computed.
 fn computed(growth: &Growth) -> String {
     match (growth.each, growth.total) {
         (Each::Batch, Some(total)) => {

@@ -1,5 +1,6 @@
-//! The process that runs trials of `plan`: [`Server`]. It is a run of the program that waits at its first use of CUDA and forks for
-//! each request (`serve.py`), for as many at once as this machine has processors. Their order is that of the requests.
+//! The process that runs trials for `plan`: [`Server`]. It is a run of the program that waits at its first use of
+//! CUDA and forks for each request (`serve.py`), as many at once as this machine has processors, in the order of the
+//! requests.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,10 +12,10 @@ use super::trials::unreadable;
 use crate::exit::Failure;
 use crate::techniques::Set;
 
-/// How long the end of a child may take beyond its own limit, and the end of the server.
+/// How long a child may take to end beyond its own time limit, and the server to end.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
-/// How often an answer is looked for.
+/// How often to look for an answer.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How a set is tried.
@@ -30,52 +31,52 @@ pub(crate) enum How {
     Itself,
 }
 
-/// What a fork is asked for, beside its set.
+/// A request to a fork: a set, and how to run it.
 pub(super) struct Wanted {
     /// The set, as JSON.
     pub(super) set: serde_json::Value,
     pub(super) limit: Duration,
     /// The limit of the allocator.
     pub(super) limit_bytes: Option<u64>,
-    /// The device's memory, if it is another than the server's.
+    /// The device's memory, if it differs from the server's.
     pub(super) memory_bytes: Option<u64>,
-    /// Whether the peak's contents are recorded.
+    /// Whether to record what the peak consists of.
     pub(super) records: bool,
-    /// Whether the program goes on until its reserved bytes no longer grow.
+    /// Whether the program runs until its reserved bytes stop growing.
     pub(super) settles: bool,
-    /// Whether it ends after its steps, without the code after them.
+    /// Whether the program ends after its steps, without the code after them.
     pub(super) stops: bool,
     pub(super) ranks: u32,
     /// Whether no other trial may run meanwhile.
     pub(super) is_alone: bool,
 }
 
-/// The process, and what it was asked for.
+/// The process, and its requests.
 pub(super) struct Server<'scope> {
     session: &'scope Session,
     /// `None` once it has ended.
     process: Option<ScopedJoinHandle<'scope, Result<Run, Failure>>>,
     /// For requests and answers.
     folder: PathBuf,
-    /// The requests in order; those that are taken back count.
+    /// The requests in order, including withdrawn ones.
     asked: Vec<Option<(Set, How)>>,
     /// Answers that were taken.
     answered: usize,
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(super) enum Answer {
     /// The fork ended like this; its reports. `beside`: another trial ran at some time of it.
     Ended { ended: Ended, reports: PathBuf, shared: PathBuf, beside: bool },
     /// It took too long.
     Expired,
-    /// A fork would not show it: the program has asked for the device's memory already.
+    /// A fork would give a wrong answer: the program has already asked for the device's memory.
     Unable,
-    /// The program did not get to its first use of CUDA in time.
+    /// The program did not reach its first use of CUDA in time.
     Late,
-    /// The time for all trials is up: those that have no answer get none.
+    /// The time for all trials ran out; requests without an answer get none.
     Abandoned,
-    /// The process has ended: its run, if it was not asked for before.
+    /// The process has ended; with its run, if that was not returned before.
     Gone(Option<Run>),
 }
 
@@ -93,7 +94,7 @@ impl<'scope> Server<'scope> {
         Ok(Server { session, process, folder, asked: Vec::new(), answered: 0 })
     }
 
-    /// Whether it can be asked.
+    /// Whether it can take requests.
     pub(super) fn is_there(&self) -> bool {
         self.process.is_some()
     }
@@ -147,7 +148,7 @@ impl<'scope> Server<'scope> {
         Ok(number)
     }
 
-    /// Forgets all requests. What was asked for before is asked for again, in a new fork.
+    /// Forgets all requests; a repeated request gets a new fork.
     pub(super) fn forget(&mut self) {
         self.asked.iter_mut().for_each(|it| *it = None);
     }
@@ -156,7 +157,8 @@ impl<'scope> Server<'scope> {
         (self.folder.join(format!("reports-{number}")), self.folder.join(format!("shared-{number}")))
     }
 
-    /// Waits for the answer to a request, at most for this long. After `left` it is given up, with all others that were made.
+    /// Waits for the answer to a request, at most this long. After `left`, this and all other requests are
+    /// given up.
     ///
     /// # Errors
     /// The system's.

@@ -45,6 +45,7 @@ CHANGED = (
     " _index_put_impl_ index_fill_.int_Scalar cumsum_ floor_divide_.Tensor logical_not_"
 )
 COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
+FINITE = dict(isfinite=True, isnan=False, isinf=False, isposinf=False, isneginf=False)  # what is answered where values are unknown
 
 
 class Shadow:
@@ -119,23 +120,33 @@ class Known:
         return run
 
     def trust_finite(self):
-        # Checks that values are finite pass, as in a training that works; zeros would be read as `False`.
+        # Values are finite, as in a training that works; zeros would be read as `False`. A check that they are passes. A mask of
+        # those that are not is empty, but that is not certain: NaN may stand for missing data.
         torch = self.torch
 
-        def answered(original):
+        def answered(original, answer):
             @functools.wraps(original)
-            def isfinite(*args, **kwargs):
+            def judged(*args, **kwargs):
                 result = original(*args, **kwargs)
                 if not torch.compiler.is_compiling() and type(result) is torch.Tensor and result.is_cuda:
                     with self.quiet():
                         if result.device.type != "meta" and self.is_small(result):
-                            self.keep(result, torch.ones((), dtype=torch.bool, device="cpu"))
+                            self.judge(original, args, result, answer)
                 return result
 
-            return isfinite
+            return judged
 
-        for place in (torch, torch.Tensor):
-            place.isfinite = answered(place.isfinite)
+        for name, answer in FINITE.items():
+            for place in (torch, torch.Tensor):
+                setattr(place, name, answered(getattr(place, name), answer))
+
+    def judge(self, original, args, result, answer):
+        value = self.shadow(args[0]) if args and isinstance(args[0], self.torch.Tensor) else None
+        if value is not None and self.unsure(args[0]) is None:
+            with self.torch._C._AutoDispatchBelowAutograd():
+                self.keep(result, original(value))
+        else:
+            self.keep(result, self.torch.full((), answer, dtype=self.torch.bool, device="cpu"), unsure=not answer)
 
     def quiet(self):
         # The program's function modes (a default device, for example) must not apply to our calls.

@@ -38,7 +38,7 @@ pub(super) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
     out
 }
 
-/// What comes right after the verdict: the next command, the peaks under other conditions, warnings.
+/// The lines below the verdict: the next command, the peaks under other conditions, warnings.
 fn head(out: &mut String, outcome: &Outcome, target: &Target, args: &PredictArgs) {
     let size = |bytes: u64| args.shown.size(bytes);
     // Writing to a `String` cannot fail.
@@ -103,7 +103,7 @@ fn whole(out: &mut String, outcome: &Outcome, target: &Target, args: &PredictArg
     section(out, "Not included", &limits(outcome, size));
 }
 
-/// The next command, where the verdict asks for one.
+/// The next command, if the verdict calls for one.
 pub(super) fn next(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Option<String> {
     let words: Vec<String> = args.command.iter().map(|word| quoted(word.as_ref())).collect();
     let devices = if args.devices > 1 { format!(" --devices {}", args.devices) } else { String::new() };

@@ -35,7 +35,7 @@ pub(super) fn lines(traces: &Traces, size: impl Fn(u64) -> String) -> Vec<String
     lines
 }
 
-/// The same in one line; nothing where nothing was written.
+/// The same in one line; empty if nothing was written.
 pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<String> {
     let written = &traces.written;
     if written.is_full {

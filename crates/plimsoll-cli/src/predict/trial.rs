@@ -22,9 +22,10 @@ pub(crate) struct Trial {
     pub(crate) allocated_bytes: u64,
     pub(crate) reserved_bytes: u64,
     pub(crate) steps: u64,
-    /// Requests that ran out of memory, if the program caught each of them and went on to a good end; otherwise 0.
+    /// Requests that ran out of memory, if the program caught each of them and still succeeded; otherwise
+    /// 0.
     pub(crate) caught: u64,
-    /// How often the allocator gave cached memory back because memory was short.
+    /// How often the allocator released cached memory because memory was short.
     pub(crate) retries: u64,
     /// Whether the peak came after the steps, as in an evaluation.
     pub(crate) peaks_later: bool,
@@ -35,7 +36,7 @@ pub(crate) struct Trial {
     pub(crate) decided: Vec<reads::Row>,
     /// What the peak consists of, if the run was recorded.
     pub(crate) contents: Option<Contents>,
-    /// What grows from step to step to an end that is known, in words.
+    /// Growth from step to step, in words, if it is known when memory runs out.
     pub(crate) grows: Option<String>,
     /// Where the peak is, if the run was recorded: the phase, the largest category, the largest line.
     pub(crate) peak: Option<String>,
@@ -133,8 +134,8 @@ impl Trial {
         })
     }
 
-    /// Whether the program caught running out of memory in this trial and then did what it did in another one with more memory:
-    /// steps, if it has any.
+    /// Whether the program caught running out of memory in this trial and went on as in another trial with
+    /// more memory: with steps, if it has any.
     pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
         self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }

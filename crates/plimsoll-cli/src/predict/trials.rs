@@ -1,10 +1,10 @@
 //! Runs of the same program with several sets of techniques, for `plan`: [`Trials`].
 //!
-//! One run of the program serves them (`served.rs`). A program that cannot be served, because it starts several processes or never
-//! uses CUDA, runs once for each set.
+//! One run of the program serves all sets by forks (`served.rs`). A program that starts several processes or never
+//! uses CUDA runs once for each set instead.
 //!
-//! The device has far more memory than the GPU, so that peaks are known also where memory would run out; whether a set fits is
-//! then a question of the peaks, or of another trial under the GPU's limit, or on the GPU itself.
+//! The device has far more memory than the GPU, so that the peak is known even if memory would run out. Whether a set
+//! fits follows from the peaks, from another trial under the GPU's limit, or from a run on the GPU itself.
 
 use std::ffi::OsString;
 use std::thread;
@@ -26,19 +26,19 @@ use crate::techniques::Set;
 /// Memory of the device for trials without a limit.
 const AMPLE_BYTES: u64 = 1 << 39;
 
-/// How long the first trial may take, unless --timeout says otherwise.
+/// Time limit of the first trial, unless --timeout sets it.
 const FIRST_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long each later one may take: this, or this multiple of the first one's time if that is more.
+/// Time limit of each later trial: this, or this multiple of the first one's time if that is more.
 const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 
-/// The least limit of one that compiles the model.
+/// The least time limit of a trial that compiles the model.
 const COMPILE_LIMIT: Duration = Duration::from_secs(300);
 
-/// What the imports may add to the first.
+/// Time that imports may add to the first trial.
 const SERVING: Duration = Duration::from_secs(30);
 
-/// What all trials share.
+/// The settings that all trials share.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     pub(crate) command: Vec<OsString>,
@@ -50,7 +50,7 @@ pub(crate) struct Program {
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
     pub(crate) timeout: Option<Duration>,
-    /// What it may write.
+    /// The files that it may write.
     pub(crate) writes: Writes,
     /// Values that lines read from the device.
     pub(crate) assume: Vec<Assumption>,
@@ -109,12 +109,12 @@ fn recorded() -> (&'static str, OsString) {
     (peaks_only().0, OsString::new())
 }
 
-/// The variable with which a program goes on after its steps until its reserved bytes no longer grow.
+/// The variable that makes a program continue after its steps until its reserved bytes stop growing.
 fn settles() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_SETTLES", "1".into())
 }
 
-/// The variable with which it ends after its steps, without the code after them.
+/// The variable that makes a program end after its steps, without the code after them.
 fn stops() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_STOPS", "1".into())
 }
@@ -135,12 +135,12 @@ pub(crate) struct Trials<'scope> {
     until: Option<Instant>,
     /// Whether one was ended then.
     is_late: bool,
-    /// Whether all go on until their reserved bytes no longer grow, not only those on the GPU itself.
+    /// Whether all trials run until their reserved bytes stop growing, not only those on the GPU itself.
     all_settle: bool,
-    /// Whether the code after the steps, such as an evaluation, is left out of trials that are not on the GPU itself: the first one has shown that
-    /// it takes less memory than the steps.
+    /// Whether trials that are not on the GPU itself skip the code after the steps, such as an evaluation:
+    /// the first trial showed that it needs less memory than the steps.
     all_stop: bool,
-    /// The run that was to serve, if it served nothing: it is the trial without techniques.
+    /// The serving run, if it served nothing: then it is the trial without techniques.
     unserved: Option<Trial>,
 }
 
@@ -188,7 +188,7 @@ pub(crate) fn during<T>(
     })
 }
 
-/// A run of its own on the GPU itself.
+/// A separate run, on the GPU itself.
 ///
 /// # Errors
 /// The stand-in is missing; the system's.
@@ -235,7 +235,7 @@ impl Trials<'_> {
         self.until = until;
     }
 
-    /// Lets trials, also of sets that were tried, go on until their reserved bytes no longer grow.
+    /// Makes trials run until their reserved bytes stop growing, and repeats those of sets that were tried.
     pub(crate) fn settle_all(&mut self) {
         self.all_settle = true;
         self.unserved = None;
@@ -261,7 +261,7 @@ impl Trials<'_> {
         until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Lets trials begin whose results will be asked for, so that they run beside each other.
+    /// Starts trials whose results will be needed, so that they run side by side.
     ///
     /// # Errors
     /// The system's.
@@ -275,12 +275,12 @@ impl Trials<'_> {
         Ok(())
     }
 
-    /// Whether the user ended a trial: no other follows.
+    /// Whether the user ended a trial; no other follows.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.is_interrupted
     }
 
-    /// The trial by a run of its own.
+    /// Runs the trial as a separate run.
     fn run(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
         if set.is_empty()
             && how == How::Ample
@@ -318,7 +318,7 @@ impl Trials<'_> {
         Trial::of(run.ended, &run.reports, target)
     }
 
-    /// How long the next trial may take; one that begins with the imports has the first trial's limit.
+    /// Time limit of the next trial; one that has to import everything again has the first trial's limit.
     fn limit(&self, set: &Set, has_imports: bool) -> Duration {
         let (least, multiple) = LATER_LIMIT;
         let least = match has_imports {
@@ -330,7 +330,7 @@ impl Trials<'_> {
         self.program.timeout.unwrap_or(usual)
     }
 
-    /// Whether a fork shows it: not several ranks.
+    /// Whether a fork can run it: not if it has several ranks.
     fn is_served(&self, set: &Set, how: How) -> bool {
         self.server.is_there() && !(how == How::Itself && set.has("fsdp"))
     }
@@ -350,7 +350,7 @@ impl Trials<'_> {
         }
     }
 
-    /// Lets the serving process answer; `None` if it cannot.
+    /// Asks the serving process; `None` if it cannot answer.
     fn served(&mut self, set: &Set, how: How) -> Result<Option<Trial>, Failure> {
         if !self.is_served(set, how) {
             return Ok(None);

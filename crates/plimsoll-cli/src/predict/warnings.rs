@@ -1,4 +1,4 @@
-//! What decides sizes here and is not known, in at most three lines: where, what was assumed, and the bytes at stake.
+//! Unknown values that decide sizes, in at most three lines: where, what was assumed, and the bytes at stake.
 
 use super::answer::{Outcome, Verdict};
 use super::grows::place;

@@ -1,4 +1,5 @@
-//! `run --check`: a plan as `plan --json` wrote it, and the measured peaks beside it. `check.py` measures inside the program.
+//! `run --check`: compares the peaks of a plan, as `plan --json` wrote it, with the measured ones. `check.py`
+//! measures inside the program.
 
 use std::fmt::Write;
 use std::fs;
@@ -16,12 +17,12 @@ use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
 use crate::techniques::Set;
 
-/// A smaller difference, of the planned figure, is not explained.
+/// A difference smaller than this share of the planned figure is not explained.
 const LEAST: f64 = 0.01;
 /// Rows of a table.
 const ROWS: usize = 8;
 
-/// What is read of `plimsoll.plan/1`.
+/// The fields of `plimsoll.plan/1` that are read.
 #[derive(Debug, Deserialize)]
 struct File {
     schema: String,
@@ -138,7 +139,7 @@ impl Plan {
     }
 }
 
-/// Whether two figures differ by more than is left unexplained.
+/// Whether two figures differ enough to be explained.
 fn differs(planned: u64, measured: u64) -> bool {
     planned.abs_diff(measured) as f64 > LEAST * planned as f64
 }

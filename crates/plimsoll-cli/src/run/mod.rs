@@ -34,25 +34,25 @@ pub(crate) struct RunArgs {
     /// Apply techniques that use less memory, such as checkpoint=4,chunked-loss
     #[arg(long, value_name = "SET", value_parser = Set::parse)]
     with: Option<Set>,
-    /// Start the program once for each of N GPUs, for the technique fsdp; the program itself stays one of a single process
+    /// Start a single-process program once for each of N GPUs, for the technique fsdp
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
     devices: u32,
-    /// The same without any technique of our own (from `predict`)
+    /// The same without our own technique (from `predict`)
     #[arg(long, value_name = "N", hide = true)]
     ranks: Option<u32>,
     /// Do not record the memory history, and do not explain a failure
     #[arg(long)]
     no_watch: bool,
-    /// Record only the state of the allocator, without events and stacks: cheaper, but a failure shows no lines
+    /// Record only the allocator's state, without events and stacks: cheaper, but a failure shows no lines
     #[arg(long, conflicts_with = "no_watch")]
     light: bool,
-    /// Record the Python stack of every request, also where that makes steps longer; otherwise one step in 16 has them there
+    /// Record Python stacks in every step; by default, if stacks cost over 4 % of a step, only in every 16th
     #[arg(long, conflicts_with_all = ["light", "no_watch"])]
     all_stacks: bool,
-    /// Let PyTorch's allocator have at most this much of each GPU, such as 22GiB: the program runs as on a smaller GPU
+    /// Limit PyTorch's allocator to this much of each GPU, such as 22GiB, as on a smaller GPU
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     memory_limit: Option<u64>,
-    /// Where snapshots of moments at which memory ran out are written
+    /// Folder for snapshots, written when memory runs out
     #[arg(long, value_name = "DIR", default_value = ".")]
     snapshots: PathBuf,
     /// Apply the set of a plan (`plimsoll plan --json`), and compare its peak with the measured one at the end
@@ -61,7 +61,7 @@ pub(crate) struct RunArgs {
     /// What a program measured: compare it with the plan (from `check.py`)
     #[arg(long, value_name = "FILE", hide = true, requires = "check")]
     measured: Option<PathBuf>,
-    /// Serve the figures of `plimsoll top` in the text format of Prometheus while the program runs [default: 127.0.0.1:9466]
+    /// Serve the figures of `plimsoll top` to Prometheus while the program runs [default: 127.0.0.1:9466]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = top::ADDRESS, value_parser = top::address,
           conflicts_with = "no_watch")]
     prometheus: Option<std::net::SocketAddr>,

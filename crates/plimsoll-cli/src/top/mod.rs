@@ -42,10 +42,10 @@ pub(crate) struct TopArgs {
     /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     bytes: bool,
-    /// Have the process write a memory snapshot now, and print the file's name
+    /// Make the process write a memory snapshot now, and print the file's name
     #[arg(long)]
     snapshot: bool,
-    /// Serve the figures of all processes that can be watched, in the text format of Prometheus [default: 127.0.0.1:9466]
+    /// Serve the figures of all watchable processes to Prometheus [default: 127.0.0.1:9466]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = ADDRESS, value_parser = address,
           conflicts_with_all = ["snapshot", "json", "pid"])]
     prometheus: Option<std::net::SocketAddr>,

@@ -9,7 +9,7 @@
 //!
 //! In anomaly mode PyTorch records the forward stack itself (`forward_frames`).
 //!
-//! `docs/notes/0007-explain.md` has the measured accuracy.
+//! `docs/measurements/explain.md` has the measured accuracy.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,5 @@
-//! The file system as the program sees it: it finds its own changes there, the disk does not ([`Writes`], [`Spec`]).
+//! The file system as the program sees it: the program finds its own changes, but the disk does not change
+//! ([`Writes`], [`Spec`]).
 //!
 //! A supervisor (`supervise.rs`), which is this program again, sets the view up and starts the user's program in it. It stays, so
 //! that no process is left when this one is killed, and at the end it lists what would have been written.
@@ -33,13 +34,13 @@ pub(crate) use self::supervise::run;
 pub(super) use self::supervise::{ENDING, Ending};
 pub(super) use self::written::{File, Kind, Written};
 
-/// How a program's writes are kept from the disk.
+/// How a program's writes are kept off the disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Isolation {
     /// An overlay on each writable folder, in a mount namespace (Linux 5.11 with CAP_SYS_ADMIN, otherwise 6.6)
     Overlay,
-    /// A library that finds the program's files in a private folder, with Landlock behind it (Linux 5.19)
+    /// A preloaded library that redirects writes to a private folder, backed by Landlock (Linux 5.19)
     Redirect,
 }
 
@@ -52,16 +53,16 @@ impl Isolation {
     }
 }
 
-/// The options about what the program writes.
+/// The options for files that the program writes.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Writes {
-    /// How the program's writes are kept from the disk [default: the first of these that works here]
+    /// How to keep the program's writes off the disk [default: the first of these that works here]
     #[arg(long, value_enum, value_name = "HOW")]
     pub(super) isolation: Option<Isolation>,
     /// Let the program change and remove files
     #[arg(long, conflicts_with = "isolation")]
     pub(super) allow_writes: bool,
-    /// The most that the program's files may take; beyond it a write fails with "no space left on device"
+    /// Limit on the files that the program writes; beyond it a write fails with "no space left on device"
     #[arg(long, value_name = "SIZE", default_value = "2GiB", value_parser = bytes::parse_positive)]
     pub(super) scratch: u64,
 }
@@ -77,7 +78,7 @@ impl Writes {
     }
 }
 
-/// What the supervisor is asked for; a file in the run's folder.
+/// The supervisor's instructions, a file in the run's folder.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Spec {
     /// `None`: the program may write.
@@ -87,7 +88,7 @@ pub(super) struct Spec {
     /// The run's folder in it.
     pub(super) run: PathBuf,
     pub(super) scratch_bytes: u64,
-    /// Folders in which new files stay.
+    /// Folders whose new files are kept.
     pub(super) caches: Vec<PathBuf>,
 }
 

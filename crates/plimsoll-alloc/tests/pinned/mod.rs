@@ -2,8 +2,6 @@
 //! small interleavings of streams and requests (`interleavings.rs`), and with a driver that fails
 //! (`failures.rs`). `make.py` records PyTorch's answers again.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 mod captures;
 mod failures;
 mod fallible;

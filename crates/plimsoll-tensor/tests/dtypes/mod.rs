@@ -1,19 +1,12 @@
 //! Operations in every element type that PyTorch's CPU back end has: results, gradients and refusals of
 //! `fixtures/dtypes.json`, which `fixtures/dtypes.py` made.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-#[path = "../call/mod.rs"]
-mod call;
-#[path = "../forms/mod.rs"]
-mod forms;
-#[path = "../table/tensors.rs"]
-#[allow(dead_code, reason = "shared with the other table")]
-mod tensors;
-
-use forms::Form;
 use plimsoll_tensor::{BackwardOptions, CrossEntropyOptions, DType, Device, Tensor, autocast, no_grad};
 use serde_json::Value;
+
+use crate::call;
+use crate::forms::{self, Form};
+use crate::table::tensors;
 
 fn cases() -> Vec<Value> {
     let table: Value = serde_json::from_str(include_str!("../fixtures/dtypes.json")).unwrap();

@@ -3,20 +3,14 @@
 //! `fixtures/make_conv.py` made the table. Each case runs with its inputs as they lie there; those that lie row-major also in
 //! the other forms.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-#[path = "../forms/mod.rs"]
-mod forms;
-#[allow(dead_code, reason = "the other table uses all of it")]
-#[path = "../table/tensors.rs"]
-mod tensors;
-
 mod calls;
 mod refusals;
 
-use forms::Form;
 use plimsoll_tensor::{BackwardOptions, Device, SimConfig, Tensor, no_grad};
 use serde_json::Value;
+
+use crate::forms::Form;
+use crate::table::tensors;
 
 fn cases() -> Vec<Value> {
     let table: Value = serde_json::from_str(include_str!("../fixtures/conv.json")).unwrap();

@@ -1,20 +1,14 @@
 //! Pooling and resampling beside PyTorch's: values, gradients and refusals of `fixtures/pool.json`, which
 //! `fixtures/make_pool.py` made, of images that lie in any way; channels-last images stay so.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-#[path = "../forms/mod.rs"]
-mod forms;
-#[path = "../table/tensors.rs"]
-#[allow(dead_code, reason = "shared with the other tables")]
-mod tensors;
-
-use forms::Form;
 use plimsoll_tensor::{
     AvgPoolOptions, BackwardOptions, Device, InterpolateMode, MaxPool2dOptions, MaxPoolOptions, ResizeTo,
     Result, Tensor,
 };
 use serde_json::Value;
+
+use crate::forms::Form;
+use crate::table::tensors;
 
 fn cases() -> Vec<Value> {
     let table: Value = serde_json::from_str(include_str!("../fixtures/pool.json")).unwrap();

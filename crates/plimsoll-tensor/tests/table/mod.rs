@@ -4,19 +4,16 @@
 //! The scripts of the same names beside them made the tables; a new operation needs a few lines there and one in `calls.rs`,
 //! `training.rs`, `further.rs` or `edges.rs`. Each case runs with its inputs lying in three forms.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 mod calls;
 mod edges;
-#[path = "../forms/mod.rs"]
-mod forms;
 mod further;
-mod tensors;
+pub(crate) mod tensors;
 mod training;
 
-use forms::Form;
 use plimsoll_tensor::{BackwardOptions, Device, SimConfig, Tensor, no_grad};
 use serde_json::Value;
+
+use crate::forms::Form;
 
 /// The cases; or those of the file that `PLIMSOLL_TABLE` names, of random calls, say.
 fn cases() -> Vec<Value> {
