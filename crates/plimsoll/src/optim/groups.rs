@@ -43,7 +43,7 @@ pub(super) const MASTER: &str = "master_weight";
 pub(super) type Fresh = (usize, &'static str, Tensor);
 
 /// One parameter's part of a step.
-struct Work {
+struct ParameterStep {
     /// Its number in the group.
     at: usize,
     grad: Tensor,
@@ -52,7 +52,7 @@ struct Work {
     step: u64,
 }
 
-impl Work {
+impl ParameterStep {
     fn slot<'a>(&'a self, parameters: &'a [Tensor]) -> Slot<'a> {
         let parameter = self.master.as_ref().unwrap_or(&parameters[self.at]);
         Slot { parameter, grad: &self.grad, state: &self.state, step: self.step }
@@ -118,7 +118,7 @@ impl<O: Algorithm> ParamGroup<O> {
             let kept = wanted.iter().filter(|wanted| !is_master(wanted));
             let state_tensors = kept.filter_map(|wanted| find(wanted.name)).collect();
             let step = state.next_step::<O>(is_new);
-            work.push(Work { at, grad, state: state_tensors, master, step });
+            work.push(ParameterStep { at, grad, state: state_tensors, master, step });
         }
         let mut devices: Vec<&Device> = Vec::new();
         for parameter in work.iter().map(|work| &self.parameters[work.at]) {
@@ -128,7 +128,8 @@ impl<O: Algorithm> ParamGroup<O> {
         }
         for device in devices {
             let here = work.iter().filter(|work| self.parameters[work.at].device() == device);
-            let (masters, direct): (Vec<&Work>, Vec<&Work>) = here.partition(|work| work.master.is_some());
+            let (masters, direct): (Vec<&ParameterStep>, Vec<&ParameterStep>) =
+                here.partition(|work| work.master.is_some());
             let rule = self.options.rule();
             let rounded: Vec<&Tensor> = masters.iter().map(|work| &self.parameters[work.at]).collect();
             let slots: Vec<Slot<'_>> = masters.iter().map(|work| work.slot(&self.parameters)).collect();

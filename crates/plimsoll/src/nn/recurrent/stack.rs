@@ -174,9 +174,9 @@ impl Stack {
             let c = (self.cell == Cell::Lstm).then(|| first(&c0, i, hidden)).transpose()?;
             Ok(RecurrentState { h: first(&h0, i, self.state_size())?, c })
         };
-        let stretches = input.stretches();
+        let equal_steps = input.equal_steps();
         let pass = |x: &Tensor, direction: &Direction, reverse: bool, state: &RecurrentState| {
-            pass::packed(self.cell, direction, (x, &stretches), state, reverse)
+            pass::packed(self.cell, direction, (x, &equal_steps), state, reverse)
         };
         let (y, last_h, last_c) = self.layers(data.clone(), state, pass)?;
         let together = |states: Vec<Tensor>| {
