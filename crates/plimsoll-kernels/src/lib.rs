@@ -32,9 +32,9 @@
 //! | `matmul/` | strided, batched products; large ones; those of 16-bit floats; distances of every pair of two sets of vectors |
 //! | `convolution/` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops; pooling; images resampled |
 //! | `normalization/` | rows, channels and groups of channels to mean 0 and deviation 1; softmax |
+//! | `random/` | random numbers into memory; the random bits of dropout; places drawn by weights |
 //! | `attention/` | attention in blocks; pairs of elements turned by an angle |
 //! | `loss/` | cross entropy of logits, and of a projection, some rows at a time; likelihoods; losses of an input and a target of one shape |
-//! | `random/` | random numbers into memory; the random bits of dropout; places drawn by weights |
 //! | `optimizer/` | steps of SGD, Adam and others; norms of gradients; gradients of a scaled loss |
 //! | `indexing/` | elements by index and by a condition; rows in order, and places in them |
 //! | `recurrent/` | the steps of RNN, LSTM and GRU, forward and backward |
