@@ -12,6 +12,7 @@
 //! | `limit.rs`, `sink.rs`, `page.rs` | what reading a file may cost; where a file goes; a page for a browser |
 //! | `recording.rs`, `categories.rs` | a recording by name; categories of the user's own |
 //! | `moment.rs`, `explained.rs`, `contents.rs` | a moment in a recording; a recording and its explanation; what a peak consists of |
+//! | `protocol/` | the messages between this program and our Python in the user's processes |
 //! | `techniques/` | the techniques that use less memory, and sets of them |
 //! | `inject/`, `scratch.rs` | files for the user's Python; a session's folder |
 //! | `processes.rs`, `guard.rs` | what a program has started; what ends with a killed process |
@@ -48,6 +49,7 @@ mod page;
 mod plan;
 mod predict;
 mod processes;
+mod protocol;
 mod record;
 mod recording;
 mod run;

@@ -10,6 +10,7 @@ use plimsoll_standin::process::Stat;
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 
 use crate::output;
+use crate::protocol::MARKS;
 
 /// How long to wait for a killed process.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -37,7 +38,7 @@ impl Waiting {
             return false;
         }
         self.looked = Some(now);
-        let [started, done] = [".started", ".done"].map(|end| marks(reports, end));
+        let [started, done] = MARKS.map(|end| marks(reports, end));
         if started == 0 || done < started {
             self.since = None;
             return false;

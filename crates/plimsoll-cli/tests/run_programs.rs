@@ -267,7 +267,7 @@ print(sampled(1.2), sampled(1.0), sampled(1.0, 0.001), sampled(1.0, 0.05))
 #[test]
 fn one_step_in_sixteen_has_stacks_where_they_make_steps_longer() {
     let torch = Torch::new("run-stacks", SAMPLED);
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/run/stacks.py");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/python/plimsoll/_run/stacks.py");
     let output = run(&torch, "", &[source]);
     assert_eq!(stdout(&output), "(3, True) (40, True) (40, True) (3, True)\n", "{}", stderr(&output));
 }

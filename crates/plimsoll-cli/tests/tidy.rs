@@ -143,6 +143,11 @@ fn files_stay_short_and_begin_with_their_story() {
         assert!(lines <= MOST_LINES, "{}: {lines} lines; look for the second idea in it", short(&file));
         assert!(text.starts_with("//!"), "{}: does not begin with its story", short(&file));
     }
+    // That Python begins with a docstring is checked by ruff (`.ci/python`).
+    for file in files(&root().join("crates/plimsoll-cli/python"), ".py") {
+        let lines = read(&file).lines().count();
+        assert!(lines <= MOST_LINES, "{}: {lines} lines; look for the second idea in it", short(&file));
+    }
 }
 
 #[test]

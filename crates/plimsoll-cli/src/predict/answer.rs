@@ -14,10 +14,10 @@ use super::analysis::warm;
 use super::analysis::without::{Without, is_workspace};
 use super::gpu::{Target, Workspaces};
 use super::recording::job::Job;
-use super::recording::read::Read;
-use super::recording::report::{Applied, Peaks, Report};
 use super::recording::traces::Traces;
 use crate::exit::Failure;
+use crate::protocol::Read;
+use crate::protocol::{Applied, Peaks, Report};
 
 /// The result of a run.
 pub(super) struct Outcome {
@@ -176,7 +176,7 @@ mod tests {
     use super::*;
     use crate::exit::Exit;
     use crate::predict::launch::ended::Ended;
-    use crate::predict::recording::report::ProcessState;
+    use crate::protocol::ProcessState;
 
     const MIB: u64 = 1 << 20;
 

@@ -9,12 +9,12 @@ use super::gpu::Target;
 use super::launch::ended::Ended;
 use super::launch::session::Session;
 use super::placeholder::Placeholder;
-use super::recording::report::Peaks;
 use super::render::{json, sentences};
 use super::run::Run;
 use super::search;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output::{self, BOLD, RESET};
+use crate::protocol::Peaks;
 
 /// A value that was tried.
 struct Tried {

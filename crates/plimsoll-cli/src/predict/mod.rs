@@ -24,7 +24,7 @@
 //! | `args.rs` | the options |
 //! | `launch/` | starts the program on the stand-in, and waits for its end |
 //! | `recording/` | what it left |
-//! | `run.rs` | one run: the environment with the hooks below, the launch, the recording |
+//! | `run.rs` | one run: the environment with the hooks, the launch, the recording |
 //! | `analysis/` | what the recording shows |
 //! | `answer.rs` | the answer about a run |
 //! | `keep.rs` | `--snapshot` |
@@ -33,14 +33,16 @@
 //! | `trial.rs`, `served.rs`, `trials.rs` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs` | `--find` |
 //!
-//! The hooks run inside the user's processes; `watch.py` writes each process's report:
+//! The hooks run inside the user's processes: `../../python/plimsoll/_predict`, of which `start.py` begins, and `watch.py` writes each
+//! process's report:
 //!
 //! | file | contents |
 //! |---|---|
-//! | `../inject/imports.py`, `watch.py`, `device.py`, `compiled.py`, `failure.py` | the hooks, and the report |
-//! | `reads.py`, `dataflow.py`, `names.py` | reads of device values: where they are, and what the values decide |
-//! | `shadows.py`, `experts.py` | values that are known without computing; equal shares of experts |
+//! | `start.py`, `watch.py`, `settings.py`, `device.py`, `compiled.py`, `failure.py` | the hooks, and the report |
+//! | `reads.py`, `dataflow.py`, `source.py`, `names.py` | reads of device values: where they are, and what the values decide |
+//! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py` | values that are known without computing; equal shares of experts |
 //! | `finish.py`, `loops.py`, `growth.py` | the code after the steps; memory that grows where a loop is cut |
+//! | `view.py`, `renames.py` | the private view of the file system in a fork; files that the program renames |
 //! | `warnings.py` | what a run without values cannot show |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |

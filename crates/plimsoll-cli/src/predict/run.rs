@@ -19,44 +19,10 @@ use super::recording::job::Job;
 use super::recording::traces::Traces;
 use crate::exit::{Exit, Failure};
 use crate::guard::Guard;
-use crate::inject;
+use crate::inject::{self, Verb};
 use crate::output;
+use crate::protocol::STOP;
 use crate::scratch::unreadable;
-
-/// The file in the report folder that asks every process to exit.
-const STOP: &str = "stop";
-
-/// sitecustomize.py, which every Python runs first: how modules are hooked, the patches of PyTorch, then watch.py, whose last
-/// lines install all.
-const WATCH: &str = concat!(
-    include_str!("../inject/imports.py"),
-    "\n\n",
-    include_str!("patches.py"),
-    "\n\n",
-    include_str!("watch.py")
-);
-
-/// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 18] = [
-    ("device", include_str!("device.py")),
-    ("compiled", include_str!("compiled.py")),
-    ("dataflow", include_str!("dataflow.py")),
-    ("names", include_str!("names.py")),
-    ("reads", include_str!("reads.py")),
-    ("shadows", include_str!("shadows.py")),
-    ("experts", include_str!("experts.py")),
-    ("bounds", include_str!("bounds.py")),
-    ("failure", include_str!("failure.py")),
-    ("finish", include_str!("finish.py")),
-    ("loops", include_str!("loops.py")),
-    ("growth", include_str!("growth.py")),
-    ("warnings", include_str!("warnings.py")),
-    ("sparse", include_str!("sparse.py")),
-    ("network", include_str!("network.py")),
-    ("view", include_str!("view/view.py")),
-    ("serve", include_str!("serve.py")),
-    ("questions", include_str!("questions.py")),
-];
 
 /// A program that has ended.
 #[derive(Debug)]
@@ -137,7 +103,7 @@ impl Folder {
         let [standin, python, reports, shared] =
             ["standin", "python", "reports", "shared"].map(|name| folder.join(name));
         place::lay_out(&standin, library)?;
-        inject::lay_out(&python, WATCH, &MODULES)?;
+        inject::lay_out(&python, Verb::Predict)?;
         std::fs::create_dir(&reports)?;
         std::fs::create_dir(&shared)?;
         let surroundings = surroundings::laid_out(folder, |name| std::env::var_os(name))?;

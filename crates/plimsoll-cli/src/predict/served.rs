@@ -11,6 +11,7 @@ use super::launch::ended::Ended;
 use super::launch::session::Session;
 use super::run::Run;
 use crate::exit::Failure;
+use crate::protocol::{Done, END, LATE, Request, UNABLE};
 use crate::scratch::unreadable;
 use crate::techniques::Set;
 
@@ -127,23 +128,24 @@ impl<'scope> Server<'scope> {
         fs::create_dir_all(&shared).map_err(|why| unreadable(&why))?;
         let view = self.folder.join(format!("view-{number}"));
         fs::create_dir_all(&view).map_err(|why| unreadable(&why))?;
-        let request = serde_json::json!({
-            "set": wanted.set,
-            "reports": reports,
-            "shared": shared,
-            "view": view,
-            "limit_s": wanted.limit.as_secs_f64(),
-            "limit_bytes": wanted.limit_bytes,
-            "memory_bytes": wanted.memory_bytes,
-            "records": wanted.records,
-            "settles": wanted.settles,
-            "stops": wanted.stops,
-            "shows": number == 0,
-            "ranks": wanted.ranks,
-            "alone": wanted.is_alone,
-        });
+        let request = Request {
+            set: &wanted.set,
+            reports: &reports,
+            shared: &shared,
+            view: &view,
+            limit_s: wanted.limit.as_secs_f64(),
+            limit_bytes: wanted.limit_bytes,
+            memory_bytes: wanted.memory_bytes,
+            records: wanted.records,
+            settles: wanted.settles,
+            stops: wanted.stops,
+            shows: number == 0,
+            ranks: wanted.ranks,
+            alone: wanted.is_alone,
+        };
+        let request = serde_json::to_string(&request).map_err(|why| unreadable(&why.into()))?;
         let unfinished = self.folder.join("request");
-        fs::write(&unfinished, request.to_string()).map_err(|why| unreadable(&why))?;
+        fs::write(&unfinished, request).map_err(|why| unreadable(&why))?;
         fs::rename(&unfinished, self.folder.join(format!("{number}.json")))
             .map_err(|why| unreadable(&why))?;
         self.asked.push(Some((set.clone(), how)));
@@ -183,7 +185,7 @@ impl<'scope> Server<'scope> {
                 return Ok(Answer::Gone(self.join()?));
             }
             if begun.elapsed() > left {
-                fs::write(self.folder.join("late"), "").map_err(|why| unreadable(&why))?;
+                fs::write(self.folder.join(LATE), "").map_err(|why| unreadable(&why))?;
                 return Ok(Answer::Abandoned);
             }
             if begun.elapsed() > most {
@@ -195,15 +197,15 @@ impl<'scope> Server<'scope> {
         }
     }
 
-    fn read(&self, number: usize, done: &serde_json::Value) -> Answer {
+    fn read(&self, number: usize, done: &Done) -> Answer {
         let (reports, shared) = self.places(number);
-        let beside = done["beside"] == true;
+        let beside = done.beside;
         let ended = |ended| Answer::Ended { ended, reports, shared, beside };
-        match (done["status"].as_i64().and_then(|it| i32::try_from(it).ok()), done["status"].as_str()) {
+        match (done.status.as_i64().and_then(|it| i32::try_from(it).ok()), done.status.as_str()) {
             (Some(0), _) => ended(Ended::Well),
             (Some(code), _) if code < 0 => ended(Ended::Signal(-code)),
             (Some(code), _) => ended(Ended::Status(code)),
-            (None, Some("unable")) => Answer::Unable,
+            (None, Some(UNABLE)) => Answer::Unable,
             (None, _) => Answer::Expired,
         }
     }
@@ -213,7 +215,7 @@ impl<'scope> Server<'scope> {
     /// # Errors
     /// Those of its run.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
-        let _ = fs::write(self.folder.join("end"), "");
+        let _ = fs::write(self.folder.join(END), "");
         let until = Instant::now() + GRACE;
         while self.process.as_ref().is_some_and(|process| !process.is_finished()) {
             if Instant::now() > until {

@@ -11,11 +11,11 @@ use super::answer::Outcome;
 use super::gpu::Target;
 use super::launch::ended::Ended;
 use super::recording::job::Job;
-use super::recording::report::{Applied, Refusal};
 use super::render::{reads, sentences};
 use crate::bytes;
 use crate::contents::Contents;
 use crate::exit::Failure;
+use crate::protocol::{Applied, Refusal};
 
 /// The result of one set.
 #[derive(Debug, Clone)]

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,6 +24,7 @@ use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::inject::{self, cache};
 use crate::processes;
+use crate::protocol::{APPLIED, LOADED};
 use crate::techniques::Set;
 
 /// The variable with the folder for answers.
@@ -74,7 +76,7 @@ impl Answers {
             if self.known.contains(&process) || !has_torch(process) {
                 continue;
             }
-            if self.has(process, "loaded") || is_fork(process) {
+            if self.has(process, LOADED) || is_fork(process) {
                 self.known.insert(process);
             } else {
                 silent.insert(process);
@@ -99,7 +101,8 @@ impl Answers {
     /// Why a successful run did not use the techniques, if it did not.
     pub(super) fn objection_at_end(&self) -> Option<Failure> {
         let mut answers = fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
-        let is_applied = |it: fs::DirEntry| it.file_name().as_encoded_bytes().ends_with(b".applied");
+        let is_applied =
+            |it: fs::DirEntry| Path::new(&it.file_name()).extension().is_some_and(|it| it == APPLIED);
         if answers.any(is_applied) {
             return None;
         }

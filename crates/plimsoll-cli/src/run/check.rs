@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plimsoll_trace::explain::{Change, Options};
 use plimsoll_trace::render::comparison::Listed;
@@ -15,6 +15,7 @@ use crate::categories::Categories;
 use crate::contents::Contents;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
+use crate::protocol::Measured;
 use crate::techniques::Set;
 
 /// A difference smaller than this share of the planned figure is not explained.
@@ -43,15 +44,6 @@ pub(super) struct Plan {
     /// The chosen techniques.
     pub(super) set: Set,
     planned: Planned,
-}
-
-/// What `check.py` measured.
-#[derive(Debug, Deserialize)]
-struct Measured {
-    device: i32,
-    allocated_bytes: u64,
-    reserved_bytes: u64,
-    snapshot: Option<PathBuf>,
 }
 
 impl Plan {

@@ -1,6 +1,6 @@
 //! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py` does both inside
 //! the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs` compare the peak with a
-//! plan's; `ranks.rs` starts a rank for each GPU.
+//! plan's; `ranks.rs` starts a rank for each GPU. The Python files are in `../../python/plimsoll/_run`.
 //!
 //! This process becomes the program, so that its output, signals and exit code are the program's own. With techniques it waits beside it, until
 //! each process that loads PyTorch has answered that they are applied (`answers.rs`).
@@ -20,7 +20,7 @@ use clap::Args;
 
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
-use crate::inject::{self, cache};
+use crate::inject::{self, Verb, cache};
 use crate::page::quoted;
 use crate::techniques::{self, Set};
 use crate::top;
@@ -88,17 +88,6 @@ Examples:
     )
 }
 
-/// sitecustomize.py of the program's Python.
-const SITECUSTOMIZE: &str = concat!(include_str!("../inject/imports.py"), "\n\n", include_str!("attend.py"));
-
-/// Modules that attend.py loads, by name.
-const MODULES: [(&str, &str); 4] = [
-    ("check", include_str!("check.py")),
-    ("gauges", include_str!("gauges.py")),
-    ("live", include_str!("live.py")),
-    ("stacks", include_str!("stacks.py")),
-];
-
 /// Becomes the program; returns only if it cannot be started.
 pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
     let plan = args.check.as_deref().map(Plan::read).transpose()?;
@@ -160,7 +149,7 @@ fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<()
     let unreadable =
         |why: io::Error| Failure::new(Exit::Unreadable, format!("the folder for our Python: {why}"));
     // In the cache: this process does not live long enough to remove it.
-    let folder = cache::installed("run", &inject::files(SITECUSTOMIZE, &MODULES), None)?;
+    let folder = cache::installed("run", &inject::files(&inject::entry(Verb::Run)), None)?;
     command.env("PYTHONPATH", inject::python_path(&folder));
     if let Some(set) = set {
         command.env("PLIMSOLL_WITH", set.json());

@@ -202,36 +202,3 @@ pub(crate) fn help() -> String {
     };
     TECHNIQUES.iter().map(line).collect()
 }
-
-/// The files of the Python package.
-pub(crate) const PYTHON: [(&str, &str); 29] = [
-    ("__init__.py", include_str!("../../python/plimsoll/techniques/__init__.py")),
-    ("accumulate.py", include_str!("../../python/plimsoll/techniques/accumulate.py")),
-    ("adam_8bit.py", include_str!("../../python/plimsoll/techniques/adam_8bit.py")),
-    ("again.py", include_str!("../../python/plimsoll/techniques/again.py")),
-    ("autocast.py", include_str!("../../python/plimsoll/techniques/autocast.py")),
-    ("blocks.py", include_str!("../../python/plimsoll/techniques/blocks.py")),
-    ("checkpoint.py", include_str!("../../python/plimsoll/techniques/checkpoint.py")),
-    ("chunked_loss.py", include_str!("../../python/plimsoll/techniques/chunked_loss.py")),
-    ("compile.py", include_str!("../../python/plimsoll/techniques/compile.py")),
-    ("context.py", include_str!("../../python/plimsoll/techniques/context.py")),
-    ("count.py", include_str!("../../python/plimsoll/techniques/count.py")),
-    ("each.py", include_str!("../../python/plimsoll/techniques/each.py")),
-    ("expandable.py", include_str!("../../python/plimsoll/techniques/expandable.py")),
-    ("free_grads.py", include_str!("../../python/plimsoll/techniques/free_grads.py")),
-    ("fsdp.py", include_str!("../../python/plimsoll/techniques/fsdp.py")),
-    ("lane.py", include_str!("../../python/plimsoll/techniques/lane.py")),
-    ("frameworks.py", include_str!("../../python/plimsoll/techniques/frameworks.py")),
-    ("lazy_logits.py", include_str!("../../python/plimsoll/techniques/lazy_logits.py")),
-    ("memory_budget.py", include_str!("../../python/plimsoll/techniques/memory_budget.py")),
-    ("no_compile.py", include_str!("../../python/plimsoll/techniques/no_compile.py")),
-    ("observers.py", include_str!("../../python/plimsoll/techniques/observers.py")),
-    ("offload.py", include_str!("../../python/plimsoll/techniques/offload.py")),
-    ("optimizers.py", include_str!("../../python/plimsoll/techniques/optimizers.py")),
-    ("parts.py", include_str!("../../python/plimsoll/techniques/parts.py")),
-    ("ranks.py", include_str!("../../python/plimsoll/techniques/ranks.py")),
-    ("roots.py", include_str!("../../python/plimsoll/techniques/roots.py")),
-    ("rows.py", include_str!("../../python/plimsoll/techniques/rows.py")),
-    ("split.py", include_str!("../../python/plimsoll/techniques/split.py")),
-    ("step_in_backward.py", include_str!("../../python/plimsoll/techniques/step_in_backward.py")),
-];

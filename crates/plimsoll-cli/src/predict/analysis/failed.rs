@@ -10,7 +10,7 @@ use super::shortage::Shortage;
 use super::verdict::Verdict;
 use crate::predict::launch::ended::Ended;
 use crate::predict::recording::job::Job;
-use crate::predict::recording::report::{Report, Thrown};
+use crate::protocol::{Report, Thrown};
 
 /// The verdict for a program that failed.
 pub(crate) fn failed(job: &Job) -> Verdict {

@@ -7,7 +7,7 @@ use plimsoll_trace::snapshot::{Action, EventIndex};
 
 use super::judged::Judged;
 use crate::predict::gpu::Target;
-use crate::predict::recording::growing::{CutLoop, GrowingBatches, GrowingSteps};
+use crate::protocol::{CutLoop, GrowingBatches, GrowingSteps};
 
 /// What grows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use super::verdict::Verdict;
 use crate::predict::gpu::Target;
 use crate::predict::launch::ended::Ended;
 use crate::predict::recording::job::Job;
-use crate::predict::recording::report::{Peaks, ProcessState, Report};
+use crate::protocol::{Peaks, ProcessState, Report};
 
 /// The verdict if no request failed.
 pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>) -> Verdict {

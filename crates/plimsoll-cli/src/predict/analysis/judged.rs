@@ -8,7 +8,7 @@ use plimsoll_trace::whatif::SETTINGS;
 use crate::exit::Failure;
 use crate::explained::Explained;
 use crate::predict::gpu::Target;
-use crate::predict::recording::report::{Peaks, Report};
+use crate::protocol::{Peaks, Report};
 use crate::recording::Recording;
 
 /// A process and one of its devices.

@@ -6,7 +6,7 @@ use plimsoll_trace::render::words;
 use super::judged::Judged;
 use super::warm;
 use crate::predict::launch::ended::Ended;
-use crate::predict::recording::report::ProcessState;
+use crate::protocol::ProcessState;
 
 /// The request that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 use super::growth::Growth;
 use super::shortage::Shortage;
 use crate::exit::Exit;
-use crate::predict::recording::report::Refusal;
+use crate::protocol::Refusal;
 
 /// Whether it fits.
 #[derive(Debug, Clone, PartialEq, Eq)]

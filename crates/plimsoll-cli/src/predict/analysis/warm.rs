@@ -9,7 +9,7 @@ use plimsoll_trace::snapshot::{Event, Snapshot};
 
 use super::judged::Analysis;
 use super::without::Without;
-use crate::predict::recording::caches::CompileCaches;
+use crate::protocol::CompileCaches;
 
 /// A replay without the requests that these caches save; `None` if there are none.
 pub(crate) fn replay(analysis: &Analysis, caches: CompileCaches) -> Option<Without> {

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
-use super::report::Report;
 use crate::predict::launch::ended::Ended;
+use crate::protocol::Report;
 
 /// How the program ended, and what each of its processes reported: all that an analysis knows of a run.
 #[derive(Debug, Clone)]

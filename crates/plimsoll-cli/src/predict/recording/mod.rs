@@ -5,14 +5,10 @@
 //! | file | contents |
 //! |---|---|
 //! | `read.rs` | values that the program read from the device |
-//! | `growing.rs` | memory that grew while it ran |
-//! | `caches.rs` | the compile caches that it would use again |
 //! | `report.rs` | what one process says of itself: its state, its peaks, its failure |
 //! | `job.rs` | all processes, and how the program ended |
 //! | `traces.rs` | what the program would have written, and the hosts that it contacted |
 
-pub(super) mod caches;
-pub(super) mod growing;
 pub(super) mod job;
 pub(super) mod read;
 pub(crate) mod report;

@@ -1,242 +1,36 @@
-//! A process's [`Report`]: the JSON that `watch.py` writes, and the stand-in's notices and workspaces.
+//! A process's [`Report`]: the JSON that `watch.py` writes (`protocol.rs` has its fields), and the stand-in's notices and workspaces.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use plimsoll_standin::notice::{self, Notice};
+use plimsoll_standin::notice;
 use plimsoll_standin::share;
-use plimsoll_standin::workspace::{self, Workspace};
-use serde::Deserialize;
+use plimsoll_standin::workspace;
 
-use super::caches::CompileCaches;
-use super::growing::{CutLoop, GrowingSteps};
-use super::read::{Place, Read};
-
-/// One process that imported torch.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Report {
-    pub(crate) pid: u32,
-    /// Its rank in a job of several processes.
-    pub(crate) rank: Option<u32>,
-    /// Whether the job's other ranks did not run.
-    pub(crate) alone: bool,
-    pub(crate) state: ProcessState,
-    /// PyTorch's version.
-    pub(crate) torch: String,
-    /// The CUDA version of its build; `None` for a CPU-only build.
-    pub(crate) cuda: Option<String>,
-    /// Whether the stand-in is loaded.
-    pub(crate) standin: bool,
-    /// PyTorch's allocator backend: `native`, `cudaMallocAsync`, or `none` without caching.
-    #[serde(default = "native")]
-    pub(crate) allocator: String,
-    /// Whether CUDA was used.
-    pub(crate) started: bool,
-    /// Completed optimizer steps.
-    pub(crate) steps: u64,
-    /// Requests that ran out of memory.
-    pub(crate) failures: u64,
-    /// The step of the last of them, from 1; 0 if none failed.
-    pub(crate) failed_step: u64,
-    /// Its exit status, where it exited by itself (`os._exit`).
-    #[serde(default)]
-    pub(crate) status: i32,
-    /// How often the allocator released cached memory because memory was short.
-    #[serde(default)]
-    pub(crate) retries: u64,
-    /// The devices that it used, by number.
-    pub(crate) devices: Vec<Peaks>,
-    /// Whether `torch.backends.cudnn.benchmark` was on.
-    pub(crate) cudnn_search: bool,
-    /// Bytes of the GPU allocated outside PyTorch's allocator; `None` if unknown.
-    #[serde(default)]
-    pub(crate) outside_bytes: Option<u64>,
-    /// The compile caches that a later run would use.
-    #[serde(default)]
-    pub(crate) compile_caches: CompileCaches,
-    /// Whether torch.compile compiled anything.
-    #[serde(default)]
-    pub(crate) compiles: bool,
-    /// Imported libraries that have kernels or allocations of their own.
-    pub(crate) libraries: Vec<String>,
-    /// The exception that ended it.
-    pub(crate) error: Option<Thrown>,
-    /// Its reads of device values.
-    #[serde(default)]
-    pub(crate) reads: Vec<Read>,
-    /// `--assume` values that could not be applied.
-    #[serde(default)]
-    pub(crate) problems: Vec<String>,
-    /// Whether the program, or its training, was stopped after the steps.
-    #[serde(default)]
-    pub(crate) cut: bool,
-    /// Whether the code after the training ran, with the training's loader ended early.
-    #[serde(default)]
-    pub(crate) went_on: bool,
-    /// Whether the program reached its end.
-    #[serde(default)]
-    pub(crate) ended: bool,
-    /// Evaluation lines that were not reached.
-    #[serde(default)]
-    pub(crate) unseen: Vec<Place>,
-    /// The exception that ended the code after the training.
-    #[serde(default)]
-    pub(crate) after_error: Option<Thrown>,
-    /// Devices whose memory grew from step to step.
-    #[serde(default)]
-    pub(crate) growth: Vec<GrowingSteps>,
-    /// Loops after the steps that were not given all of their batches.
-    #[serde(default)]
-    pub(crate) loops: Vec<CutLoop>,
-    /// Whether memory was still growing when the code after the steps was stopped.
-    #[serde(default)]
-    pub(crate) grew: bool,
-    /// What a run without values cannot show.
-    #[serde(default)]
-    pub(crate) warnings: Vec<Warning>,
-    /// CUDA graphs that were captured.
-    #[serde(default)]
-    pub(crate) captures: u64,
-    /// The techniques of `--with`, and what they did.
-    #[serde(default)]
-    pub(crate) techniques: Vec<Applied>,
-    /// The technique that could not be applied; the process ended there.
-    #[serde(default)]
-    pub(crate) refusal: Option<Refusal>,
-    /// Its snapshot file, if it wrote one.
-    #[serde(skip)]
-    pub(crate) snapshot: Option<PathBuf>,
-    /// The stand-in's assumptions and unsupported calls.
-    #[serde(skip)]
-    pub(crate) notices: Vec<Notice>,
-    /// The workspaces that libraries requested.
-    #[serde(skip)]
-    pub(crate) workspaces: BTreeSet<Workspace>,
-}
-
-/// What a run without values cannot show.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Warning {
-    /// The line: its file and number.
-    pub(crate) place: Option<(String, u64)>,
-    /// What was assumed.
-    pub(crate) what: String,
-    /// Bytes that it may add.
-    pub(crate) bytes: u64,
-}
-
-/// What a technique did in a process.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Applied {
-    pub(crate) name: String,
-    /// Whether it had any effect.
-    pub(crate) applied: bool,
-    /// To what it was applied, or why it had no effect.
-    pub(crate) detail: String,
-    /// The code that does the same.
-    pub(crate) lines: Vec<String>,
-    /// Repeated blocks of the model, where it counts them.
-    #[serde(default)]
-    pub(crate) blocks: u64,
-    /// Repeated blocks inside of them.
-    #[serde(default)]
-    pub(crate) nested: u64,
-    /// Bytes that it moves to the host in a step; of fsdp, bytes that a rank sends to others.
-    #[serde(default)]
-    pub(crate) bytes: u64,
-    /// The operators of a step: where, type, FLOPs, bytes, number.
-    #[serde(default)]
-    pub(crate) work: Vec<(String, String, u64, u64, u64)>,
-}
-
-/// Why a technique cannot be applied to the program.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub(crate) struct Refusal {
-    pub(crate) technique: String,
-    pub(crate) reason: String,
-}
-
-fn native() -> String {
-    NATIVE.to_owned()
-}
-
-/// PyTorch's caching allocator, the only one that records its blocks.
-pub(crate) const NATIVE: &str = "native";
-
-/// How a process ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum ProcessState {
-    /// Without a final report: it was killed, or called `_exit`.
-    Running,
-    /// By itself.
-    Ended,
-    /// After the requested steps.
-    Stopped,
-    /// With an exception.
-    Failed,
-    /// By a technique that could not be applied.
-    Refused,
-    /// By --timeout or an interrupt.
-    Expired,
-}
+use crate::protocol::{Peaks, Report, VERSION};
 
 /// A peak after the steps counts as equal if it is higher by less than this share: the order of requests
 /// alone moves it a little.
 const LATER: f64 = 0.005;
-
-/// The peaks of one device by PyTorch's counters, and their steps, from 1. One more than the number of steps means
-/// after the last step.
-#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
-pub(crate) struct Peaks {
-    /// The device's number in the process.
-    pub(crate) device: i32,
-    /// The device's number in the machine.
-    pub(crate) gpu: u32,
-    pub(crate) allocated_bytes: u64,
-    pub(crate) allocated_step: u64,
-    pub(crate) reserved_bytes: u64,
-    pub(crate) reserved_step: u64,
-    /// How much the code after the steps raises one of the two peaks, as a share of it. If the program was
-    /// not cut short, it is large.
-    #[serde(default)]
-    pub(crate) grows_by: f64,
-    /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
-    #[serde(skip)]
-    pub(crate) together_bytes: Option<u64>,
-}
-
-/// An exception.
-#[derive(Debug, Clone, Deserialize)]
-pub(crate) struct Thrown {
-    /// Its class.
-    pub(crate) kind: String,
-    /// Its message.
-    pub(crate) text: String,
-    /// The innermost line outside packages.
-    pub(crate) file: Option<String>,
-    pub(crate) line: Option<u64>,
-    /// Whether a value is read from the device just above it, or above a calling line.
-    pub(crate) reads: bool,
-    /// The technique that raised it.
-    #[serde(default)]
-    pub(crate) technique: Option<String>,
-}
 
 impl Report {
     /// All processes' reports, by rank, then by process ID. Totals of shared GPUs come from the stand-in's shared
     /// folder.
     ///
     /// # Errors
-    /// I/O errors; a malformed report.
+    /// I/O errors; a malformed report, or one of another version.
     pub(super) fn all(folder: &Path, shared: &Path) -> io::Result<Vec<Report>> {
         let mut reports = Vec::new();
         for entry in fs::read_dir(folder)? {
             let path = entry?.path();
             if path.extension().is_some_and(|ending| ending == "json") {
                 let mut report: Report = serde_json::from_slice(&fs::read(&path)?)?;
+                if report.protocol != VERSION {
+                    let message =
+                        format!("{}: a report of version {}, not {VERSION}", path.display(), report.protocol);
+                    return Err(io::Error::other(message));
+                }
                 report.notices = notice::of_process(folder, report.pid)?;
                 report.workspaces = workspace::of_process(folder, report.pid)?;
                 report.snapshot = Some(path.with_extension("pickle")).filter(|path| path.is_file());

@@ -1,7 +1,7 @@
 //! Sentences about loops after the steps that were not given all of their batches.
 
 use crate::predict::analysis::growth::place;
-use crate::predict::recording::report::Report;
+use crate::protocol::Report;
 
 /// Sentences about loops after the steps that were not given all of their batches, without a final period.
 pub(crate) fn cut_loops(reports: &[Report]) -> Vec<String> {

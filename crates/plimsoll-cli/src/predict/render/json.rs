@@ -14,7 +14,7 @@ use crate::predict::analysis::without::Without;
 use crate::predict::answer::Outcome;
 use crate::predict::args::PredictArgs;
 use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
-use crate::predict::recording::report::{ProcessState, Report};
+use crate::protocol::{ProcessState, Report};
 
 /// The whole answer.
 pub(crate) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {

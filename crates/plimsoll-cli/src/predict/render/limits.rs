@@ -9,7 +9,7 @@ use super::reads;
 use crate::predict::analysis::judged::Analysis;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
-use crate::predict::recording::report::NATIVE;
+use crate::protocol::NATIVE;
 
 /// Sentences without a final period. Empty for a program that failed or used no CUDA.
 pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::predict::recording::read::{Fate, Place, Read};
-use crate::predict::recording::report::Report;
+use crate::protocol::Report;
+use crate::protocol::{Fate, Place, Read};
 
 /// What it decides, where, and the assumed value.
 fn sentence(read: &Read) -> String {

@@ -10,7 +10,7 @@ use crate::predict::analysis::shortage::Shortage;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
 use crate::predict::gpu::Target;
-use crate::predict::recording::report::{Refusal, Report};
+use crate::protocol::{Refusal, Report};
 
 /// The part of the program that the answer covers, unless it is the whole: ` in the first 3 steps`.
 fn scope(outcome: &Outcome) -> String {

@@ -21,7 +21,7 @@ use crate::predict::analysis::without::Without;
 use crate::predict::answer::Outcome;
 use crate::predict::args::PredictArgs;
 use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
-use crate::predict::recording::report::Peaks;
+use crate::protocol::Peaks;
 
 /// The whole answer: one screen, or everything with `--full`.
 pub(crate) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {

@@ -17,7 +17,7 @@
 //! | `redirect.rs` | the same by a library that is loaded into the program, where there is no overlay |
 //! | `supervise.rs` | the supervisor, and how a run ends |
 //!
-//! `view.py` sets up the same view for each fork that serves a trial of `plan`.
+//! `_predict/view.py` in the Python package sets up the same view for each fork that serves a trial of `plan`.
 
 mod caches;
 mod namespace;
