@@ -1,4 +1,4 @@
-//! Builds the stand-in for release builds, so that the installed program carries it (`src/predict/embedded.rs`), and the library of
+//! Builds the stand-in for release builds, so that the installed program carries it (`src/predict/launch/embedded.rs`), and the library of
 //! `redirect/` for all builds (`src/predict/view/redirect.rs`). Lists the Python that the program carries (`src/inject/mod.rs`).
 //!
 //! `cargo install` installs programs only, no libraries beside them. Other builds embed nothing: they find the library that the

@@ -12,9 +12,8 @@ use std::time::Duration;
 use clap::Args;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::ERROR_SCHEMA;
 use crate::bytes;
-use crate::exit::{Exit, Failure};
+use crate::exit::{ERROR_SCHEMA, Exit, Failure};
 use crate::output;
 
 /// `--limit`.

@@ -1,4 +1,4 @@
-//! Every operator through the one suite; and a user's own operator down the same road.
+//! Every operator through the one suite; and a user's own operator dispatched the same way.
 
 use plimsoll_tensor::suite::{Case, check};
 use plimsoll_tensor::{

@@ -4,6 +4,7 @@ mod allocator;
 mod callgrind;
 mod dispatch;
 mod floor;
+mod measured;
 mod meter;
 mod mixes;
 mod models;

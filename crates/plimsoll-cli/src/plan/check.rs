@@ -1,6 +1,7 @@
 //! Runs the chosen set on the GPU itself, for more steps than its trial had: [`Checked`].
 
-use super::search::{BLOCKS, Goal, Search};
+use super::goal::Goal;
+use super::search::{BLOCKS, Search};
 use super::text;
 use crate::exit::Failure;
 use crate::predict::trial::{End, Trial};

@@ -2,7 +2,8 @@
 //! fit.
 
 use super::candidate::{Candidate, most_bytes};
-use super::search::{BLOCKS, BUDGETS, Goal, NESTED, OFFLOAD_STEP, PARTS, Search, saves};
+use super::goal::Goal;
+use super::search::{BLOCKS, BUDGETS, NESTED, OFFLOAD_STEP, PARTS, Search, saves};
 use crate::exit::Failure;
 use crate::predict::trial::End;
 use crate::techniques::Set;

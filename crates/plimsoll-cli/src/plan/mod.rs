@@ -3,11 +3,12 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `goal.rs` | what the user wants |
 //! | `search.rs`, `levels.rs`, `polish.rs` | which sets are tried, and which is chosen |
 //! | `candidate.rs` | a set that was tried |
 //! | `check.rs` | the chosen set on the GPU itself |
 //! | `time.rs` | the estimate of a step's time |
-//! | `batch.rs` | the largest `{BATCH}` that fits |
+//! | `largest.rs`, `batch.rs` | the largest `{BATCH}` that fits, and the search for it |
 //! | `text.rs`, `json.rs` | the reports |
 //!
 //! The techniques are in `../techniques`; the runs are `../predict/trial.rs`.
@@ -15,7 +16,9 @@
 mod batch;
 mod candidate;
 mod check;
+mod goal;
 mod json;
+mod largest;
 mod levels;
 mod polish;
 mod search;
@@ -27,9 +30,11 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use self::batch::{Batches, Largest};
+use self::batch::Batches;
 use self::candidate::Candidate;
-use self::search::{BLOCKS, Goal, Search, Wish};
+use self::goal::{Goal, Wish};
+use self::largest::Largest;
+use self::search::{BLOCKS, Search};
 use self::time::Cost;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
@@ -80,10 +85,10 @@ pub(crate) struct PlanArgs {
     #[arg(long, value_name = "SETTINGS")]
     alloc_conf: Option<String>,
     /// Stop a run of the program after this time, such as 90s or 5m
-    #[arg(long, value_name = "TIME", value_parser = crate::predict::duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::predict::args::duration)]
     timeout: Option<Duration>,
     /// Stop the search this long after the first run, and report what is known by then
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::predict::duration)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::predict::args::duration)]
     within: Duration,
     #[command(flatten)]
     writes: Writes,

@@ -8,6 +8,7 @@
 use std::time::{Duration, Instant};
 
 use super::candidate::{Candidate, is_close};
+use super::goal::{Goal, Wish};
 use super::time::{Cost, Work};
 use crate::exit::Failure;
 use crate::output;
@@ -38,27 +39,6 @@ const SLOW: f64 = 1.3;
 
 /// Numbers of parts of the batch, in the order to try.
 pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
-
-/// What the user wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wish {
-    pub(super) goal: Goal,
-    /// How much a set may change the numbers.
-    pub(super) numbers: Numbers,
-}
-
-/// What to optimize.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Goal {
-    /// The set that fits and changes the numbers least, then the fastest
-    Fit,
-    /// The least memory
-    Memory,
-    /// The fastest set that fits, even if it rounds differently
-    Speed,
-    /// The largest {BATCH} that fits
-    Batch,
-}
 
 /// Trials and their results.
 pub(super) struct Search<'a, 'scope> {
@@ -354,13 +334,6 @@ impl Search<'_, '_> {
             self.works.push((set.clone(), Work::of(&counted)));
         }
         Ok(())
-    }
-}
-
-impl Goal {
-    /// Whether the least memory is wanted, whatever the time.
-    pub(super) fn is_memory(self) -> bool {
-        matches!(self, Goal::Memory | Goal::Batch)
     }
 }
 

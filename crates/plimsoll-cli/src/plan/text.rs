@@ -3,13 +3,13 @@
 use std::fmt::Write;
 
 use super::Plan;
-use super::batch::Largest;
 use super::candidate::Candidate;
-use super::search::Goal;
+use super::goal::Goal;
+use super::largest::Largest;
 use super::time::Cost;
 use crate::bytes;
 use crate::output::{BOLD, RESET};
-use crate::predict::reads;
+use crate::predict::render::reads;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::Numbers;
 

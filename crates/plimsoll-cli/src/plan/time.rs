@@ -262,7 +262,7 @@ mod tests {
 
     /// A trial in which a technique moved this many bytes.
     fn moving(name: &str, bytes: u64) -> Trial {
-        let applied = crate::predict::report::Applied {
+        let applied = crate::protocol::Applied {
             name: name.to_owned(),
             applied: true,
             detail: String::new(),

@@ -6,7 +6,6 @@ use clap::ValueEnum;
 use plimsoll_gpu::{GPUS, Gpu, UnknownGpu};
 use plimsoll_standin::settings;
 
-use super::PredictArgs;
 use super::machine::{self, Named};
 use crate::bytes;
 use crate::exit::{Exit, Failure};
@@ -69,17 +68,21 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The GPU that the arguments describe.
+    /// The GPU that `--gpu` and `--cc` name; without them, that of this machine.
     ///
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
-    pub(crate) fn of(args: &PredictArgs) -> Result<Target, Failure> {
-        let Named { gpu, cc } = machine::named(args.gpu.as_deref(), args.cc.as_deref())?;
-        let target = Target::new(&gpu, cc.as_deref(), args.context);
-        let mut target = target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {gpu}: {why}")))?;
-        target.environment.push((settings::DEVICES, args.devices.to_string()));
-        target.workspaces = args.cudnn_workspace;
-        Ok(target)
+    pub(super) fn of(gpu: Option<&str>, cc: Option<&str>, context_bytes: u64) -> Result<Target, Failure> {
+        let Named { gpu, cc } = machine::named(gpu, cc)?;
+        let target = Target::new(&gpu, cc.as_deref(), context_bytes);
+        target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {gpu}: {why}")))
+    }
+
+    /// This many of it, with cuDNN's workspaces determined like this.
+    pub(super) fn with_devices(mut self, devices: u32, workspaces: Workspaces) -> Target {
+        self.environment.push((settings::DEVICES, devices.to_string()));
+        self.workspaces = workspaces;
+        self
     }
 
     /// The variables that configure the stand-in.

@@ -6,9 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::answer::Outcome;
-use super::report::Report;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::protocol::Report;
 use crate::sink::Sink;
 
 /// The destination of snapshots.

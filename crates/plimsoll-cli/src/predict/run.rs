@@ -5,94 +5,34 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use plimsoll_standin::{place, settings};
 use tempfile::TempDir;
 
-use super::PredictArgs;
+use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::Target;
-use super::report::Report;
-use super::signals::Signals;
-use super::supervised::Unrun;
-use super::view::{self, Isolation};
-use super::{standin, surroundings};
+use super::launch::session::Session;
+use super::launch::supervised::Unrun;
+use super::launch::surroundings;
+use super::recording::job::Job;
+use super::recording::traces::Traces;
 use crate::exit::{Exit, Failure};
 use crate::guard::Guard;
 use crate::inject::{self, Verb};
 use crate::output;
 use crate::protocol::STOP;
-use crate::scratch::Scratch;
+use crate::scratch::unreadable;
 
 /// A program that has ended.
 #[derive(Debug)]
 pub(super) struct Run {
-    pub(super) ended: Ended,
-    /// The reports of its processes.
-    pub(super) reports: Vec<Report>,
+    /// How it ended, and the reports of its processes.
+    pub(super) job: Job,
     /// Its effects outside its own processes: files and hosts.
     pub(super) traces: Traces,
     /// The folder with their snapshots, deleted on drop.
     _folder: TempDir,
-}
-
-/// What a program would have written, and the hosts that it contacted.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Traces {
-    /// `None`: it was allowed to write.
-    pub(super) isolation: Option<Isolation>,
-    pub(super) written: view::Written,
-    pub(super) hosts: Vec<String>,
-}
-
-/// How a program ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// By itself, or after the requested steps.
-    Well,
-    /// With this exit status.
-    Status(i32),
-    /// By this signal.
-    Signal(i32),
-    /// By the user: Ctrl-C or SIGTERM.
-    Interrupted,
-    /// By --timeout.
-    Expired,
-}
-
-/// The resources that all runs share.
-pub(super) struct Session {
-    /// The shared library.
-    standin: PathBuf,
-    /// The parent of the runs' folders.
-    folder: Scratch,
-    pub(super) signals: Signals,
-    /// The first isolation that worked here.
-    pub(super) isolation: OnceLock<Option<Isolation>>,
-}
-
-impl Session {
-    /// Finds the shared library, creates the folder, and starts to catch signals.
-    ///
-    /// # Errors
-    /// No library, or another version of it; a folder that cannot be created.
-    pub(super) fn begin() -> Result<Session, Failure> {
-        let folder = Scratch::begin()?;
-        let standin = standin::find(folder.path())?;
-        let signals = Signals::hear(folder.path().to_path_buf()).map_err(|why| unreadable(&why))?;
-        Ok(Session { standin, folder, signals, isolation: OnceLock::new() })
-    }
-
-    /// Ends the run of another thread, as Ctrl-C does.
-    pub(super) fn interrupt(&self) {
-        self.signals.raise();
-    }
-
-    /// The folder, deleted on drop.
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
 }
 
 impl Run {
@@ -109,9 +49,9 @@ impl Run {
     ) -> Result<Run, Failure> {
         let folder = tempfile::Builder::new()
             .prefix("run-")
-            .tempdir_in(&session.folder)
+            .tempdir_in(session.folder())
             .map_err(|why| unreadable(&why))?;
-        let place = Folder::laid_out(folder.path(), &session.standin).map_err(|why| unreadable(&why))?;
+        let place = Folder::laid_out(folder.path(), session.standin()).map_err(|why| unreadable(&why))?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         if args.variables.is_empty() {
             output::progress(&format!("running on a stand-in for {}: {}", target.name, words.join(" ")));
@@ -124,7 +64,7 @@ impl Run {
         }
         child.envs(args.variables.iter().cloned());
         // The paths of this folder are in the variables of all processes.
-        let guard = Guard::of(session.folder.path().as_os_str());
+        let guard = Guard::of(session.folder().as_os_str());
         let (ended, ending) = session.supervised(args, &child, folder.path(), &stop).map_err(|failure| {
             let name = words.first().map_or("", |it| it);
             match failure {
@@ -135,17 +75,13 @@ impl Run {
             }
         })?;
         guard.dismiss();
-        let reports = Report::all(&place.reports, &place.shared).map_err(|why| unreadable(&why))?;
+        let job = Job::read(ended, &place.reports, &place.shared).map_err(|why| unreadable(&why))?;
         let hosts = std::fs::read_to_string(folder.path().join("hosts")).unwrap_or_default();
         let hosts: BTreeSet<&str> = hosts.lines().collect();
         let hosts = hosts.into_iter().map(str::to_owned).collect();
         let traces = Traces { isolation: ending.isolation, written: ending.written, hosts };
-        Ok(Run { ended, reports, traces, _folder: folder })
+        Ok(Run { job, traces, _folder: folder })
     }
-}
-
-pub(super) fn unreadable(why: &io::Error) -> Failure {
-    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
 }
 
 /// The parts of the temporary folder.

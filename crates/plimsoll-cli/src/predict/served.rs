@@ -7,10 +7,12 @@ use std::path::PathBuf;
 use std::thread::{Scope, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use super::run::{Ended, Run, Session};
-use super::trials::unreadable;
+use super::launch::ended::Ended;
+use super::launch::session::Session;
+use super::run::Run;
 use crate::exit::Failure;
 use crate::protocol::{Done, END, LATE, Request, UNABLE};
+use crate::scratch::unreadable;
 use crate::techniques::Set;
 
 /// How long a child may take to end beyond its own time limit, and the server to end.

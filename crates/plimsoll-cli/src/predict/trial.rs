@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use plimsoll_trace::render::{phases, words};
 
-use super::answer::{Analysis, Outcome, Verdict};
+use super::analysis::judge::caught;
+use super::analysis::judged::Analysis;
+use super::analysis::verdict::Verdict;
+use super::answer::Outcome;
 use super::gpu::Target;
-use super::judge::caught;
-use super::reads;
-use super::report::{Applied, Refusal, Report};
-use super::run::Ended;
-use super::sentences;
+use super::launch::ended::Ended;
+use super::recording::job::Job;
+use super::render::{reads, sentences};
 use crate::bytes;
 use crate::contents::Contents;
 use crate::exit::Failure;
+use crate::protocol::{Applied, Refusal};
 
 /// The result of one set.
 #[derive(Debug, Clone)]
@@ -59,14 +61,6 @@ pub(crate) enum End {
     Interrupted,
 }
 
-impl Outcome {
-    /// The techniques of `--with` in the process that decides; in any, if none does.
-    pub(super) fn techniques(&self) -> &[Applied] {
-        let judged = self.judged.as_ref().map(|judged| &judged.report);
-        judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
-    }
-}
-
 impl Trial {
     pub(crate) fn without_answer(end: End) -> Trial {
         Trial {
@@ -95,12 +89,13 @@ impl Trial {
         Trial::without_answer(End::Unknown(why))
     }
 
-    pub(super) fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Trial, Failure> {
-        let outcome = Outcome::of(ended, reports, target)?;
+    pub(super) fn of(job: &Job, target: &Target) -> Result<Trial, Failure> {
+        let Job { ended, reports } = job;
+        let outcome = Outcome::of(job, target)?;
         let said = sentences::verdict(&outcome, target, |bytes| bytes::shown(bytes, false));
         let peaks = outcome.judged.as_ref().map(|judged| judged.peaks);
         let end = match &outcome.verdict {
-            _ if ended == Ended::Interrupted => End::Interrupted,
+            _ if *ended == Ended::Interrupted => End::Interrupted,
             Verdict::Fits { caught: 0, .. } => End::Ran,
             Verdict::Fits { .. } | Verdict::RunsOut(_) | Verdict::Grows(_) => End::RanOut(said),
             Verdict::Refused(refusal) => End::Refused(refusal.clone()),
@@ -122,7 +117,7 @@ impl Trial {
             reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes))
                 + more_bytes,
             steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
-            caught: caught(ended, reports),
+            caught: caught(job),
             retries: reports.iter().map(|report| report.retries).sum(),
             peaks_later: outcome.judged.as_ref().is_some_and(|judged| judged.report.peaks_later()),
             compiles: reports.iter().any(|report| report.compiles),

@@ -10,16 +10,19 @@ use std::ffi::OsString;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::PredictArgs;
+use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::{Target, Workspaces};
-use super::report::Report;
-use super::run::{Ended, Run, Session};
+use super::launch::ended::Ended;
+use super::launch::session::Session;
+use super::recording::job::Job;
+use super::run::Run;
 pub(crate) use super::served::How;
 use super::served::{Answer, GRACE, Server, Wanted};
 use super::trial::{End, Trial};
 use super::view::Writes;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
+use crate::scratch::unreadable;
 use crate::shown::Shown;
 use crate::techniques::Set;
 
@@ -95,7 +98,7 @@ impl Program {
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
-        Target::of(&self.args(&Set::default(), Vec::new()))
+        self.args(&Set::default(), Vec::new()).target()
     }
 }
 
@@ -198,14 +201,10 @@ pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Tri
     let variables = vec![peaks_only(), settles()];
     let args = PredictArgs { timeout: Some(timeout), quiet: true, ..program.args(set, variables) };
     let run = Run::of(&args, &args.command, target, &session, &program.assume)?;
-    if run.ended == Ended::Expired {
+    if run.job.ended == Ended::Expired {
         return Ok(Trial::expired(timeout));
     }
-    Trial::of(run.ended, &run.reports, target)
-}
-
-pub(super) fn unreadable(why: &std::io::Error) -> Failure {
-    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
+    Trial::of(&run.job, target)
 }
 
 impl Trials<'_> {
@@ -307,7 +306,7 @@ impl Trials<'_> {
             ..self.program.args(set, variables)
         };
         let run = Run::of(&args, &args.command, target, self.session, &self.program.assume)?;
-        if run.ended == Ended::Expired {
+        if run.job.ended == Ended::Expired {
             self.is_late |= left < limit;
             return Ok(if left < limit {
                 Trial::without_answer(End::Interrupted)
@@ -315,7 +314,7 @@ impl Trials<'_> {
                 Trial::expired(limit)
             });
         }
-        Trial::of(run.ended, &run.reports, target)
+        Trial::of(&run.job, target)
     }
 
     /// Time limit of the next trial; one that has to import everything again has the first trial's limit.
@@ -368,8 +367,8 @@ impl Trials<'_> {
             match self.server.answer(number, most, self.left(how))? {
                 Answer::Ended { ended, reports, shared, beside } => {
                     let target = if how == How::Itself { self.target } else { self.ample };
-                    let reports = Report::all(&reports, &shared).map_err(|why| unreadable(&why))?;
-                    let trial = Trial::of(ended, &reports, target)?;
+                    let job = Job::read(ended, &reports, &shared).map_err(|why| unreadable(&why))?;
+                    let trial = Trial::of(&job, target)?;
                     // Two at once may be in each other's way: the same port, the same file.
                     if !matches!(trial.end, End::Failed(_) | End::Unknown(_)) || !beside || is_alone {
                         return Ok(Some(trial));
@@ -383,7 +382,7 @@ impl Trials<'_> {
                 Answer::Expired | Answer::Late => return Ok(Some(Trial::expired(wanted.limit))),
                 Answer::Unable | Answer::Gone(None) => return Ok(None),
                 Answer::Gone(Some(run)) => {
-                    let trial = Trial::of(run.ended, &run.reports, self.ample)?;
+                    let trial = Trial::of(&run.job, self.ample)?;
                     if trial.end == End::Interrupted {
                         return Ok(Some(trial));
                     }

@@ -23,7 +23,7 @@ use super::ending::end_as;
 use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::inject::{self, cache};
-use crate::predict::processes;
+use crate::processes;
 use crate::protocol::{APPLIED, LOADED};
 use crate::techniques::Set;
 

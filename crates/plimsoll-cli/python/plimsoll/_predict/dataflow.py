@@ -27,6 +27,11 @@ DIVISIONS, LOGARITHMS = (ast.Div, ast.FloorDiv, ast.Mod), ("log", "log2", "log10
 DEPTH = 6  # a value is followed into nested calls of the program's functions up to this depth
 
 
+def line_of(node: Any) -> int:
+    """The first line of a node: a part of a comprehension, or of a `with`, has none of its own."""
+    return next((it.lineno for it in ast.walk(node) if hasattr(it, "lineno")), 0)
+
+
 def use(frames: list[FrameType]) -> tuple[list[Sink], bool]:
     """The sinks of the value that the innermost frame read, and whether it must not be zero. The frames are ordered
     from the innermost outwards.
@@ -70,7 +75,7 @@ class Flow:
         if isinstance(node, ast.Call) and last_name(node.func) not in READERS:
             self.passed(source, node, level)
         elif isinstance(node, ast.Subscript):
-            self.add("size", source.file, node.lineno)
+            self.add("size", source.file, line_of(node))
         else:
             self.up(source, node, level)
 
@@ -144,7 +149,7 @@ class Flow:
             calls = [it for arm in (parent.body, parent.orelse) for it in ast.walk(arm) if isinstance(it, ast.Call)]
             is_other = any(last_name(it.func) not in PURE | SHOWS | READERS for it in calls)
             if is_other or self.uses_tensors([parent.body, parent.orelse], level):
-                self.add("branch", source.file, parent.lineno)
+                self.add("branch", source.file, line_of(parent))
             self.up(source, parent, level)
             return
         if isinstance(parent, ast.If) and any(key_or_name(it) in FINITE for it in ast.walk(parent.test)):
@@ -152,7 +157,7 @@ class Flow:
         arms = parent.body + parent.orelse
         counted = counts(arms) if isinstance(parent, ast.If) else None
         if counted is None or self.uses_tensors(arms, level):
-            self.add("branch", source.file, parent.lineno)
+            self.add("branch", source.file, line_of(parent))
         for target, statement in counted or ():
             self.bound(source, target, statement, level)
 
@@ -184,7 +189,7 @@ class Flow:
         if parent.value is node:
             self.up(source, parent, level)
         elif not isinstance(parent.ctx, ast.Store):
-            self.add("size", source.file, parent.lineno)
+            self.add("size", source.file, line_of(parent))
 
     def bound(self, source: Source, target: Any, statement: Any, level: int | None) -> None:
         """The value is assigned to a target."""

@@ -25,11 +25,11 @@ use rustix::mount::{
 };
 use rustix::process::pivot_root;
 
-use super::Spec;
 use super::namespace::{
     because, can_be_upper, foreign_folders, holder, is_below, like, path, scratch, seal, tree_flags, unshare,
 };
 use super::places::{Mount, Places};
+use super::spec::Spec;
 use super::written::{Layer, Written};
 use crate::protocol;
 

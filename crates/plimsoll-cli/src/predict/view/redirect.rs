@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{Access, access};
 
-use super::Spec;
+use super::spec::Spec;
 use super::written::{self, Layer, Written};
 use crate::exit::Exit;
 use crate::guard::{CONFINED, SUPERVISOR};

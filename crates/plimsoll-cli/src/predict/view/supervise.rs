@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use super::overlay::Overlay;
 use super::redirect::{self, Redirect};
+use super::spec::{Isolation, Spec};
 use super::written::Written;
-use super::{Isolation, Spec};
 use crate::exit::Exit;
 use crate::guard::{CONFINED, SUPERVISOR};
-use crate::predict::processes;
+use crate::processes;
 
 /// The file in the run's folder that says how it ended.
 pub(in crate::predict) const ENDING: &str = "ending.json";
