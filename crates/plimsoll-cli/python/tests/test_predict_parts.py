@@ -2,12 +2,13 @@
 
 import io
 import os
+import pathlib
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from plimsoll._predict import bounds, experts, failure, names, sparse
+from plimsoll._predict import bounds, experts, failure, names, shadows, sparse
 from plimsoll._run import gauges
 
 
@@ -69,3 +70,11 @@ def test_a_job_is_known_by_its_surroundings(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     assert gauges.job().startswith("4 ranks, 77")
+
+
+def test_the_wrappers_of_operators_are_in_the_files_by_which_explain_knows_their_frames():
+    explain = (pathlib.Path(__file__).parents[3] / "plimsoll-trace/src/explain/origin.rs").read_text()
+    known = shadows.Known
+    wrappers = [known.functional, known.changing, known.reading, known.counting, known.watched, known.with_numbers]
+    for it in [*wrappers, experts.choosing, experts.scattering]:
+        assert f'"<frozen plimsoll {pathlib.Path(it.__code__.co_filename).stem}>"' in explain, it
