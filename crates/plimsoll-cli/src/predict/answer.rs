@@ -32,6 +32,8 @@ pub(super) struct Outcome {
     pub(super) with_warm_caches: Option<Without>,
     /// The result with zero in place of the assumed values, if there are any.
     pub(super) without_assumptions: Option<Box<Outcome>>,
+    /// The result with the largest values in place of unknown ones that decide sizes, if there are any and the program ran with them.
+    pub(super) with_largest: Option<Box<Outcome>>,
     /// The last request that failed, also if the program caught that.
     pub(super) shortage: Option<Shortage>,
     /// Memory that was still growing when the run was cut short, if any.
@@ -72,6 +74,7 @@ impl Outcome {
             without_workspaces: None,
             with_warm_caches: None,
             without_assumptions: None,
+            with_largest: None,
             shortage,
             growth,
             need: None,

@@ -38,6 +38,13 @@ impl Assumption {
     }
 }
 
+impl Assumption {
+    /// The largest value that the line may read.
+    pub(crate) fn largest(file: &str, line: u64) -> Assumption {
+        Assumption(file.to_owned(), line, Value::from("max"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

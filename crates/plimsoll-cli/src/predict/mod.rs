@@ -29,7 +29,7 @@
 //! | `answer.rs` | the answer about a run |
 //! | `keep.rs` | `--snapshot` |
 //! | `render/` | the reports |
-//! | `ample.rs` | a second run with more memory than the GPU has |
+//! | `ample.rs`, `stakes.rs` | a second run with more memory than the GPU has; with the largest values where unknown ones decide sizes |
 //! | `trial.rs`, `served.rs`, `trials.rs` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs` | `--find` |
 //!
@@ -67,9 +67,12 @@ pub(crate) mod render;
 mod run;
 pub(crate) mod search;
 mod served;
+mod stakes;
 pub(crate) mod trial;
 pub(crate) mod trials;
 pub(crate) mod view;
+
+use std::time::Instant;
 
 use plimsoll_alloc::Config;
 use plimsoll_trace::render::html::About;
@@ -127,7 +130,9 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if let Some(placeholder) = &args.find {
         return find::run(args, placeholder, &target, &session);
     }
+    let began = Instant::now();
     let run = Run::of(args, &args.command, &target, &session, &args.assume)?;
+    let took = began.elapsed();
     let mut outcome = Outcome::of(&run.job, &target)?;
     outcome.traces = run.traces.clone();
     outcome.find_need(args, &target, &session, &args.assume)?;
@@ -136,6 +141,9 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         output::progress("running again with zero instead of the --assume values");
         let run = Run::of(args, &args.command, &target, &session, &[])?;
         outcome.without_assumptions = Some(Box::new(Outcome::of(&run.job, &target)?));
+    }
+    if took <= stakes::LONGEST {
+        outcome.find_stakes(args, &target, &session)?;
     }
     if let Some(analysis) = outcome.judged.as_mut().and_then(|judged| judged.analysis.as_mut()) {
         analysis.try_settings();

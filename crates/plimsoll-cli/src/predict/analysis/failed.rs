@@ -10,7 +10,7 @@ use super::shortage::Shortage;
 use super::verdict::Verdict;
 use crate::predict::launch::ended::Ended;
 use crate::predict::recording::job::Job;
-use crate::protocol::{Report, Thrown};
+use crate::protocol::{Read, Report, Thrown};
 
 /// The verdict for a program that failed.
 pub(crate) fn failed(job: &Job) -> Verdict {
@@ -63,6 +63,14 @@ fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
         && (error.reads || says(&EMPTY))
     {
         return Some(selection);
+    } else if error.reads
+        && let Some(line) =
+            reports.iter().flat_map(|report| &report.reads).filter_map(Read::deciding).next_back()
+    {
+        return Some(format!(
+            "a value of the device that decides what the program does is read at {line}, which may be the cause: it is zero \
+             here, because nothing is computed; --assume {line}=VALUE gives it another"
+        ));
     } else if error.reads {
         "a value is read back from the device just above that line, which may be the cause: it is zero here, because \
          nothing is computed"

@@ -19,6 +19,19 @@ impl Read {
         self.fate != Fate::Shown
     }
 
+    /// The line, as `train.py:5`, if the value decides something and is zero here.
+    pub(crate) fn deciding(&self) -> Option<String> {
+        let is_zero = self.decides() && self.assumed.is_none() && !self.even;
+        let (file, line) = self.file.as_ref().zip(self.line).filter(|_| is_zero)?;
+        Some(format!("{}:{line}", file.rsplit('/').next().unwrap_or(file)))
+    }
+
+    /// The line, if the value decides a size there, is unknown, and nothing is assumed of it.
+    pub(crate) fn undecided(&self) -> Option<(&str, u64)> {
+        let is_open = self.fate == Fate::Size && self.assumed.is_none() && !self.even && !self.generates;
+        self.file.as_deref().zip(self.line).filter(|_| is_open)
+    }
+
     /// The line, as `train.py:5`, if a PyTorch operator selects by values there and the result is empty.
     pub(crate) fn empty_selection(&self) -> Option<String> {
         let is_empty = self.operator.is_some() && self.fate == Fate::Size && self.assumed.is_none();

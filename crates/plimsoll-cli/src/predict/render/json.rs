@@ -52,7 +52,7 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
             "computed": need.growth.as_ref().map(growth),
         })),
         "growth": outcome.growth.as_ref().map(growth),
-        "warnings": warnings::lines(outcome, size),
+        "warnings": warnings::lines(outcome, target.capacity_bytes(), size),
         "exit": outcome.verdict.exit() as u8,
         "exact": outcome.is_exact(target),
         "judged": judged,
@@ -63,6 +63,10 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
             "summary": sentences::verdict(zero, target, size),
             "peak_allocated_bytes": zero.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
             "peak_reserved_bytes": zero.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
+        })),
+        "with_largest_values": outcome.with_largest.as_ref().map(|largest| json!({
+            "peak_allocated_bytes": largest.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
+            "peak_reserved_bytes": largest.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
         })),
         "techniques": outcome.techniques().iter().map(|it| json!({
             "name": it.name, "applied": it.applied, "detail": it.detail,

@@ -73,7 +73,7 @@ fn head(out: &mut String, outcome: &Outcome, target: &Target, args: &PredictArgs
     for problem in reads::problems(&outcome.reports) {
         line(out, &format!("warning: {problem}"));
     }
-    for warning in warnings::lines(outcome, size) {
+    for warning in warnings::lines(outcome, target.capacity_bytes(), size) {
         line(out, &format!("warning: {warning}"));
     }
 }

@@ -9,7 +9,7 @@ use crate::predict::answer::Outcome;
 const MOST: usize = 3;
 
 /// The lines, those with the most bytes at stake first. Empty for a program that failed.
-pub(super) fn lines(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
+pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -> String) -> Vec<String> {
     if matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_)) {
         return Vec::new();
     }
@@ -27,10 +27,10 @@ pub(super) fn lines(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Stri
     }
     known.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
     let mut lines: Vec<String> = known.into_iter().map(|(_, line)| line).collect();
-    let at_stake = at_stake(outcome, &size);
-    lines.extend(
-        reads::of_sizes(reports).into_iter().map(|(at, assumed)| format!("{at}: {assumed}{at_stake}")),
-    );
+    lines.extend(reads::of_sizes(reports).into_iter().map(|(at, assumed)| {
+        let at_stake = at_stake(outcome, &at, capacity_bytes, &size);
+        format!("{at}: {assumed}{at_stake}")
+    }));
     if lines.len() > MOST {
         let rest = lines.len() - (MOST - 1);
         lines.truncate(MOST - 1);
@@ -39,12 +39,19 @@ pub(super) fn lines(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Stri
     lines
 }
 
-/// The difference that the values of `--assume` made, as the end of a sentence.
-fn at_stake(outcome: &Outcome, size: impl Fn(u64) -> String) -> String {
+/// The difference that the values of `--assume` made, or the largest values, as the end of a sentence about the line.
+fn at_stake(outcome: &Outcome, at: &str, capacity_bytes: u64, size: impl Fn(u64) -> String) -> String {
     let peak = |it: &Outcome| it.judged.as_ref().map(|judged| judged.peaks.reserved_bytes);
-    let zero = outcome.without_assumptions.as_deref().and_then(peak);
-    match (peak(outcome), zero) {
-        (Some(one), Some(zero)) => format!("; at stake: {} from zero to that", size(one.abs_diff(zero))),
-        _ => "; at stake: unknown, --assume FILE:LINE=max shows it".to_owned(),
+    let other = |it: &Option<Box<Outcome>>| it.as_deref().and_then(peak);
+    match (peak(outcome), other(&outcome.without_assumptions), other(&outcome.with_largest)) {
+        (Some(one), Some(zero), _) => format!("; at stake: {} from zero to that", size(one.abs_diff(zero))),
+        (Some(zero), None, Some(most)) if most > capacity_bytes => {
+            format!("; at stake: up to {} more, which does not fit", size(most.saturating_sub(zero)))
+        }
+        (Some(zero), None, Some(most)) if most > zero => {
+            format!("; at stake: up to {} more", size(most - zero))
+        }
+        (Some(_), None, Some(_)) => "; at stake: nothing, with the largest value, too".to_owned(),
+        _ => format!("; at stake: unknown, --assume {at}=N shows it"),
     }
 }
