@@ -204,6 +204,45 @@ fn what_values_decide_is_a_warning_with_its_bytes_and_the_figures_are_not_exact(
     assert_eq!(report["exact"], false);
 }
 
+/// Boxes with a good score, of which there may be any number: at most 64 MiB. With `index`, the last of them is named.
+const SELECTS: &str = "
+import sys, torch
+boxes = torch.randn(16384, 1024, device='cuda')
+scores = torch.rand(16384, device='cuda')
+good = boxes[scores > 0.5]
+count = good.size(0)
+if 'index' in sys.argv:
+    last = int((scores > 0.5).sum())
+    print([1, 2, 3][last - 1], list(range(last))[0])
+torch.relu(good)
+";
+
+#[needs(pytorch)]
+#[test]
+fn the_bytes_at_stake_are_known_where_a_value_decides_a_size() {
+    let torch = Torch::new("selects", SELECTS);
+    let report = answer(&predict(&torch, "8GiB", &["--json", "--whole"], &[]), 0);
+    let warning = report["warnings"][0].as_str().expect("a warning");
+    assert!(warning.starts_with("train.py:5: a value of the device decides a size, assumed 0"), "{report}");
+    let largest = report["with_largest_values"]["peak_allocated_bytes"].as_u64().expect("bytes");
+    let zero = report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
+    assert!(largest >= zero + (128 << 20), "{report}");
+    assert!(warning.contains("at stake: up to 1"), "{report}");
+    // A GPU that has no room for as much.
+    let report = answer(&predict(&torch, "100MiB", &["--json", "--whole"], &[]), 0);
+    let warning = report["warnings"][0].as_str().expect("a warning");
+    assert!(warning.ends_with("more, which does not fit"), "{report}");
+}
+
+#[needs(pytorch)]
+#[test]
+fn a_failure_after_a_read_names_the_line_that_read() {
+    let torch = Torch::new("selects-index", SELECTS);
+    let report = answer(&predict(&torch, "8GiB", &["--json", "--whole"], &["index"]), 5);
+    assert!(report["summary"].as_str().expect("a sentence").contains("IndexError"), "{report}");
+    assert!(report.to_string().contains("--assume train.py:"), "{report}");
+}
+
 /// A product and its cross-entropy without a module: 128 MiB of logits.
 const FUNCTIONAL: &str = "
 import torch, torch.nn.functional as F
