@@ -196,6 +196,11 @@ def loss(name: str, *args: Any, **kwargs: Any) -> Any:
     return Chunked.apply(input.reshape(-1, input.shape[-1]), weight, bias, target.reshape(-1), options)
 
 
+# What takes lazy logits: the losses, in chunks.
+lazy_logits.HANDLERS.update({name: functools.partial(loss, name) for name in ("cross_entropy", "nll_loss")})
+lazy_logits.OTHER_USES.append(used_otherwise)
+
+
 class Chunked(torch.autograd.Function):
     """The forward pass also computes the gradients, for a gradient of the loss of one; the backward pass scales them."""
 

@@ -1,7 +1,7 @@
 """The result of a linear layer that is not computed yet: `LazyLogits` holds the layer's input and weight.
 
 Views that keep the last dimension are applied to the input instead. A loss takes the parts (chunked_loss.py). For any
-other use the result is computed as without us, which `used_otherwise` notes.
+other use the result is computed as without us, which `OTHER_USES` hears.
 """
 
 from __future__ import annotations
@@ -105,11 +105,10 @@ def plain(call: Callable[[], Any]) -> Any:
 
 def note(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
     """The layer's result is used otherwise than by a loss."""
-    from . import chunked_loss
-
     for it in torch.utils._pytree.tree_leaves((args, kwargs)):
         if isinstance(it, LazyLogits):
-            chunked_loss.used_otherwise(it, name)
+            for heard in OTHER_USES:
+                heard(it, name)
 
 
 GETTERS = set(
@@ -250,19 +249,9 @@ def cat(tensors: Any, dim: int = 0) -> Any:
     return first.like(torch.cat([it.parts[0] for it in tensors]))
 
 
-def loss(name: str) -> Callable[..., Any]:
-    """A loss of this name, in chunks."""
-
-    def handler(*args: Any, **kwargs: Any) -> Any:
-        from . import chunked_loss
-
-        return chunked_loss.loss(name, *args, **kwargs)
-
-    return handler
-
-
 HANDLERS: dict[str, Callable[..., Any]] = dict(
     view=view, reshape=view, flatten=flatten, contiguous=same, float=to_float, to=to, __getitem__=index,
     transpose=transpose, permute=permute, detach=detach, log_softmax=log_softmax, cat=cat,
-    cross_entropy=loss("cross_entropy"), nll_loss=loss("nll_loss"),
 )  # fmt: skip
+# Called with a layer's result and the name of a function that uses it otherwise than a loss does.
+OTHER_USES: list[Callable[[LazyLogits, str], None]] = []
