@@ -36,7 +36,7 @@ def program() -> str:
     if found is None:
         raise PlimsollError(
             f"the program plimsoll is not installed beside {sys.executable}, and not in PATH:"
-            f" pip install {DISTRIBUTION}, or set {PROGRAM} to its path"
+            f" pip install ./crates/plimsoll-cli in a checkout of Plimsoll, or set {PROGRAM} to its path"
         )
     return found
 

@@ -77,7 +77,7 @@ def test_a_program_that_is_absent_is_an_error_that_says_what_to_do(monkeypatch, 
     monkeypatch.delenv(_program.PROGRAM)
     monkeypatch.setattr(_program, "places", lambda: iter(()))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(plimsoll.PlimsollError, match="pip install plimsoll-gpu"):
+    with pytest.raises(plimsoll.PlimsollError, match="pip install ./crates/plimsoll-cli"):
         plimsoll.explain("x")
 
 

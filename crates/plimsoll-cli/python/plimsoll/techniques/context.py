@@ -13,7 +13,8 @@ active: list[Any] = []  # techniques, the outermost first
 host: Any = None  # has `refused(name, reason)`, `failed(name, failure)` and `unread()`; set by `activate`
 is_eager = False  # whether what torch.compile returns runs its operators one by one; set by no-compile
 FROZEN = "<frozen plimsoll "  # the file name of our frames begins so
-IMPORT = "import plimsoll  # pip install plimsoll-gpu"  # the first of the lines to add, where they call our functions
+# The first of the lines to add, where they call our functions.
+IMPORT = "import plimsoll  # pip install ./crates/plimsoll-cli, in a checkout of Plimsoll"
 
 
 def refuse(name: str, reason: str) -> NoReturn:
