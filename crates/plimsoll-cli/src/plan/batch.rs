@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use super::search::{Goal, Wish};
+use super::goal::{Goal, Wish};
 use super::{Plan, PlanArgs, program, search};
 use crate::exit::{Exit, Failure};
 use crate::output;

@@ -1,6 +1,7 @@
 //! The chosen set on the GPU itself, over more steps than those of its trial: [`Checked`].
 
-use super::search::{BLOCKS, Goal, Search};
+use super::goal::Goal;
+use super::search::{BLOCKS, Search};
 use super::text;
 use crate::exit::Failure;
 use crate::predict::trial::{End, Trial};

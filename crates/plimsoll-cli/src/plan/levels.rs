@@ -1,7 +1,8 @@
 //! The steps of a search: what is tried on top of a set ([`Search::level`]), and how few blocks, bytes or parts are enough.
 
 use super::candidate::{Candidate, most_bytes};
-use super::search::{BLOCKS, BUDGETS, Goal, NESTED, OFFLOAD_STEP, PARTS, Search, saves};
+use super::goal::Goal;
+use super::search::{BLOCKS, BUDGETS, NESTED, OFFLOAD_STEP, PARTS, Search, saves};
 use crate::exit::Failure;
 use crate::predict::trial::End;
 use crate::techniques::Set;

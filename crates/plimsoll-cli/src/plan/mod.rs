@@ -3,6 +3,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `goal.rs` | what the user wants |
 //! | `search.rs`, `levels.rs`, `polish.rs` | which sets are tried, and which is chosen |
 //! | `candidate.rs` | a set that was tried |
 //! | `check.rs` | the chosen set on the GPU itself |
@@ -15,6 +16,7 @@
 mod batch;
 mod candidate;
 mod check;
+mod goal;
 mod json;
 mod levels;
 mod polish;
@@ -29,7 +31,8 @@ use clap::{Args, ValueEnum};
 
 use self::batch::{Batches, Largest};
 use self::candidate::Candidate;
-use self::search::{BLOCKS, Goal, Search, Wish};
+use self::goal::{Goal, Wish};
+use self::search::{BLOCKS, Search};
 use self::time::Cost;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use super::candidate::{Candidate, is_close};
+use super::goal::{Goal, Wish};
 use super::time::{Cost, Work};
 use crate::exit::Failure;
 use crate::output;
@@ -37,27 +38,6 @@ const SLOW: f64 = 1.3;
 
 /// Parts of the batch that are tried, in this order.
 pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
-
-/// What the user wants.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Wish {
-    pub(super) goal: Goal,
-    /// The most that a set may do to the numbers.
-    pub(super) numbers: Numbers,
-}
-
-/// What to optimize.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub(super) enum Goal {
-    /// The cheapest set that fits: those that keep the numbers first, then the fastest
-    Fit,
-    /// The least memory
-    Memory,
-    /// The fastest set that fits, whether it rounds differently or not
-    Speed,
-    /// The largest {BATCH} that fits
-    Batch,
-}
 
 /// Trials and their results.
 pub(super) struct Search<'a, 'scope> {
@@ -351,13 +331,6 @@ impl Search<'_, '_> {
             self.works.push((set.clone(), Work::of(&counted)));
         }
         Ok(())
-    }
-}
-
-impl Goal {
-    /// Whether the least memory is wanted, whatever time it takes.
-    pub(super) fn is_memory(self) -> bool {
-        matches!(self, Goal::Memory | Goal::Batch)
     }
 }
 

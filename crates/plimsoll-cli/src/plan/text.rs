@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::Plan;
 use super::batch::Largest;
 use super::candidate::Candidate;
-use super::search::Goal;
+use super::goal::Goal;
 use super::time::Cost;
 use crate::bytes;
 use crate::output::{BOLD, RESET};
