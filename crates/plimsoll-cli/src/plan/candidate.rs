@@ -2,7 +2,7 @@
 
 use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
-use crate::techniques::Set;
+use crate::techniques::{Set, Technique};
 
 use super::time::Cost;
 
@@ -63,7 +63,7 @@ impl Candidate {
 
     /// Bytes of pinned host memory for what it moves there in a step.
     pub(super) fn pinned_bytes(&self) -> u64 {
-        self.trial.technique("offload").map_or(0, |it| it.bytes)
+        self.trial.technique(Technique::Offload.name()).map_or(0, |it| it.bytes)
     }
 
     /// What its headroom is called where it is small.

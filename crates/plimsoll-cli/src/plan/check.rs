@@ -1,12 +1,12 @@
 //! The chosen set on the GPU itself, over more steps than those of its trial: [`Checked`].
 
 use super::goal::Goal;
-use super::search::{BLOCKS, Search};
+use super::search::Search;
 use super::text;
 use crate::exit::Failure;
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::How;
-use crate::techniques::Set;
+use crate::techniques::{Set, Technique};
 
 /// What runs on the GPU itself showed.
 #[derive(Default)]
@@ -82,7 +82,7 @@ impl Search<'_, '_> {
     fn again(&mut self) -> Result<(), Failure> {
         self.settles = true;
         self.trials.settle_all();
-        (self.useful, self.blocks) = (Vec::new(), BLOCKS);
+        (self.useful, self.blocks) = (Vec::new(), Technique::Checkpoint);
         let known = std::mem::take(&mut self.candidates);
         self.run()?;
         if self.candidates.first().is_none_or(|base| base.trial.end != End::Ran) {

@@ -2,19 +2,19 @@
 
 use super::candidate::{Candidate, most_bytes};
 use super::goal::Goal;
-use super::search::{BLOCKS, BUDGETS, NESTED, OFFLOAD_STEP, PARTS, Search, saves};
+use super::search::{Search, budgets, saves};
 use crate::exit::Failure;
 use crate::predict::trial::End;
-use crate::techniques::Set;
+use crate::techniques::{Alone, Levels, Set, Technique};
 
 impl Search<'_, '_> {
     /// Tries what is made for a program that compiles its training step: expandable segments, with which it finds the code of the first
     /// trial in the compilers' caches, and parts of the activations, each of which is compiled. Returns whether the search is over.
     pub(super) fn budgets(&mut self) -> Result<bool, Failure> {
-        let expandable = Set::default().with("expandable", None);
-        let budget = |percent| Set::default().with("memory-budget", Some(percent));
+        let expandable = Set::default().with(Technique::Expandable, None);
+        let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
         // Two that compile at once take twice as long each: the first answer would be late.
-        self.ahead([expandable.clone(), budget(BUDGETS[0])])?;
+        self.ahead([expandable.clone(), budget(budgets()[0])])?;
         let is_met = |search: &Self, it: &Candidate| {
             search.is_interrupted || (it.has_room() && search.wish.goal == Goal::Fit)
         };
@@ -22,7 +22,7 @@ impl Search<'_, '_> {
         if is_met(self, &tried) {
             return Ok(true);
         }
-        for percent in BUDGETS {
+        for &percent in budgets() {
             let tried = self.tried(&budget(percent))?;
             if is_met(self, &tried) {
                 return Ok(true);
@@ -36,8 +36,8 @@ impl Search<'_, '_> {
 
     /// Compiles the model with the fewest activations, and with more if that fits. Each trial takes about a minute, so this comes last.
     pub(super) fn compiled(&mut self, set: &Set) -> Result<(), Failure> {
-        for percent in BUDGETS.into_iter().rev() {
-            if !self.tried(&set.with("compile", Some(percent)))?.has_room() || self.is_interrupted {
+        for &percent in budgets().iter().rev() {
+            if !self.tried(&set.with(Technique::Compile, Some(percent)))?.has_room() || self.is_interrupted {
                 break;
             }
         }
@@ -46,23 +46,27 @@ impl Search<'_, '_> {
 
     /// Leaves out what the program compiles itself: then techniques can act that a compiled model refuses.
     pub(super) fn eager(&mut self, set: &Set) -> Result<(), Failure> {
-        let eager = Set::default().with("no-compile", None);
-        let names = [BLOCKS, "offload", "chunked-loss"];
-        self.ahead([eager.clone()].into_iter().chain(names.map(|name| eager.with(name, None))))?;
+        let eager = Set::default().with(Technique::NoCompile, None);
+        // Where the program compiles, they may have had no effect.
+        let acts_inside =
+            |it: &Technique| it.row().alone == Alone::Always && it.excluded_by(Technique::Compile).is_some();
+        let inside: Vec<Technique> = Technique::all().filter(acts_inside).collect();
+        self.ahead([eager.clone()].into_iter().chain(inside.iter().map(|&it| eager.with(it, None))))?;
         let own = self.tried(&eager)?;
         let mut useful = Vec::new();
-        for name in names {
-            let one = self.tried(&eager.with(name, None))?;
+        for &technique in &inside {
+            let one = self.tried(&eager.with(technique, None))?;
             if one.is_effective() && (own.trial.end != End::Ran || saves(&own.trial, &one.trial)) {
-                useful.push(name);
+                useful.push(technique);
             }
         }
-        // Where the program compiles, they may have had no effect.
-        let mut set = set.with("no-compile", None).with("expandable", None);
-        if useful.contains(&"chunked-loss") {
-            set = set.with("chunked-loss", None);
+        let mut set = set.only(|it| !inside.contains(&it));
+        set = set.with(Technique::NoCompile, None).with(Technique::Expandable, None);
+        if useful.contains(&Technique::ChunkedLoss) {
+            set = set.with(Technique::ChunkedLoss, None);
         }
-        self.level(&set, useful.contains(&BLOCKS), useful.contains(&"offload"), false)
+        let (checkpoint, offload) = (Technique::Checkpoint, Technique::Offload);
+        self.level(&set, useful.contains(&checkpoint), useful.contains(&offload), false)
     }
 
     /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
@@ -87,8 +91,8 @@ impl Search<'_, '_> {
             }
         }
         if parts && !self.is_interrupted {
-            for name in ["accumulate", "split"] {
-                if !self.is_ruled_out(name) && self.parts(&self.without_conflict(&least, name), name)? {
+            for name in [Technique::Accumulate, Technique::Split] {
+                if !self.is_ruled_out(name) && self.parts(&without_conflict(&least, name), name)? {
                     break;
                 }
             }
@@ -107,12 +111,13 @@ impl Search<'_, '_> {
     }
 
     /// This set with the batch in more and more parts, until it fits. Returns whether the technique has an effect.
-    pub(super) fn parts(&mut self, set: &Set, name: &'static str) -> Result<bool, Failure> {
-        if !self.tried(&set.with(name, Some(PARTS[0])))?.is_effective() {
-            return Ok(false);
-        }
-        for number in PARTS {
-            let tried = self.tried(&set.with(name, Some(number)))?;
+    pub(super) fn parts(&mut self, set: &Set, technique: Technique) -> Result<bool, Failure> {
+        let Levels::Upward(numbers) = technique.row().levels else { return Ok(false) };
+        for &number in numbers {
+            let tried = self.tried(&set.with(technique, Some(number)))?;
+            if number == numbers[0] && !tried.is_effective() {
+                return Ok(false);
+            }
             let fits = tried.fits == Some(true) && !self.wish.goal.is_memory();
             if fits || !tried.is_effective() || self.is_interrupted {
                 break;
@@ -122,37 +127,30 @@ impl Search<'_, '_> {
     }
 
     /// Whether a trial has shown that a technique cannot be applied to this program, or has no effect on it.
-    pub(super) fn is_ruled_out(&self, name: &str) -> bool {
+    pub(super) fn is_ruled_out(&self, technique: Technique) -> bool {
         self.candidates.iter().any(|it| match &it.trial.end {
-            End::Refused(refusal) => refusal.technique == name,
-            End::Ran => it.trial.technique(name).is_some_and(|it| !it.applied),
+            End::Refused(refusal) => refusal.technique == technique.name(),
+            End::Ran => it.trial.technique(technique.name()).is_some_and(|it| !it.applied),
             _ => false,
         })
     }
 
     /// This set with saved tensors on the host, and the smallest percentage of them with which it fits.
     pub(super) fn least_offload(&mut self, set: &Set) -> Result<(), Failure> {
-        let most = set.with("offload", None);
+        let Levels::Multiples(step) = Technique::Offload.row().levels else { return Ok(()) };
+        let most = set.with(Technique::Offload, None);
         if !self.tried(&most)?.has_room() || self.wish.goal.is_memory() {
             return Ok(());
         }
-        self.fewest(set, &most, 100 / OFFLOAD_STEP, |number| set.with("offload", Some(number * OFFLOAD_STEP)))
-    }
-
-    pub(super) fn without_conflict(&self, set: &Set, name: &'static str) -> Set {
-        if set.with(name, Some(2)).conflict().is_some() {
-            set.without("step-in-backward")
-        } else {
-            set.clone()
-        }
+        self.fewest(set, &most, 100 / step, |number| set.with(Technique::Offload, Some(number * step)))
     }
 
     /// The smallest number of checkpointed blocks with which this set fits: all of them do.
     pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Failure> {
-        let name = self.blocks;
-        let all = set.with(name, None);
-        let blocks = self.tried(&all)?.trial.technique(name).map_or(0, |it| it.blocks);
-        self.fewest(set, &all, blocks, |number| set.with(name, Some(number)))
+        let technique = self.blocks;
+        let all = set.with(technique, None);
+        let blocks = self.tried(&all)?.trial.technique(technique.name()).map_or(0, |it| it.blocks);
+        self.fewest(set, &all, blocks, |number| set.with(technique, Some(number)))
     }
 
     /// The smallest number of `of` parts of a technique with which this set fits. `all` has the technique as a whole, and fits.
@@ -195,11 +193,13 @@ impl Search<'_, '_> {
     pub(super) fn simplify(&mut self) -> Result<(), Failure> {
         let Some(chosen) = self.chosen().cloned() else { return Ok(()) };
         let mut set = chosen.set;
-        let mut names: Vec<&str> = set.names().filter(|name| ![BLOCKS, NESTED].contains(name)).collect();
-        names.sort_by_key(|name| std::cmp::Reverse(crate::techniques::named(name).map(|it| it.effort)));
-        self.ahead(names.iter().map(|name| set.without(name)))?;
-        for name in names {
-            let fewer = set.without(name);
+        // The number of blocks is the smallest already.
+        let mut techniques: Vec<Technique> =
+            set.techniques().filter(|it| it.row().levels != Levels::Blocks).collect();
+        techniques.sort_by_key(|it| std::cmp::Reverse(it.row().effort));
+        self.ahead(techniques.iter().map(|&it| set.without(it)))?;
+        for technique in techniques {
+            let fewer = set.without(technique);
             if fewer.is_empty() || self.is_interrupted {
                 continue;
             }
@@ -210,6 +210,11 @@ impl Search<'_, '_> {
         }
         Ok(())
     }
+}
+
+/// This set without what cannot be combined with a technique.
+fn without_conflict(set: &Set, technique: Technique) -> Set {
+    set.only(|it| it.excluded_by(technique).is_none())
 }
 
 /// The number of blocks with which the peak is about the capacity, if each of them saves the same.

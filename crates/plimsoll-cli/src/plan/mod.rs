@@ -32,7 +32,7 @@ use clap::{Args, ValueEnum};
 use self::batch::{Batches, Largest};
 use self::candidate::Candidate;
 use self::goal::{Goal, Wish};
-use self::search::{BLOCKS, Search};
+use self::search::Search;
 use self::time::Cost;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
@@ -43,7 +43,7 @@ use crate::predict::gpu::{CONTEXT, Target, Workspaces};
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{self, Program};
 use crate::predict::view::Writes;
-use crate::techniques::Numbers;
+use crate::techniques::{Numbers, Technique};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
@@ -212,7 +212,7 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
             is_late: false,
             settles: false,
             useful: Vec::new(),
-            blocks: BLOCKS,
+            blocks: Technique::Checkpoint,
         };
         let checked = search.checked()?;
         let chosen = search.chosen().map(|it| it.set.clone());
@@ -262,7 +262,7 @@ impl Plan {
         let command = words.collect::<Vec<_>>().join(" ");
         match candidate.set.is_empty() {
             true => command,
-            false if candidate.set.has("fsdp") => {
+            false if candidate.set.has(Technique::Fsdp) => {
                 format!("plimsoll run --devices {} --with {} -- {command}", self.devices, candidate.set)
             }
             false => format!("plimsoll run --with {} -- {command}", candidate.set),

@@ -2,18 +2,12 @@
 //! as long as that makes it better. Each alone may have shown no effect, such as expandable segments where nothing else is freed.
 
 use super::candidate::Candidate;
-use super::search::{OFFLOAD_STEP, PARTS, Search};
+use super::search::Search;
 use crate::exit::Failure;
-use crate::techniques::{Set, TECHNIQUES, Value};
+use crate::techniques::{Levels, Programs, Set, Technique, Value};
 
 /// The most rounds: each tries about ten sets.
 const ROUNDS: usize = 3;
-
-/// Techniques that may make a step faster, and those that cost no time and leave room for less computing again.
-const FAST: [&str; 4] = ["expandable", "free-grads", "fused", "bf16"];
-
-/// The percentage of `offload` without a value.
-const OFFLOAD: u64 = 95;
 
 impl Search<'_, '_> {
     /// Adds expandable segments to the set with the least memory, if its live bytes would fit: they may save nothing alone, and
@@ -23,7 +17,7 @@ impl Search<'_, '_> {
         let would_fit = |it: &&Candidate| it.is_effective() && it.trial.allocated_bytes <= capacity;
         let candidates = self.candidates.iter().filter(|it| it.set.numbers() <= self.wish.numbers);
         let least = candidates.filter(would_fit).min_by_key(|it| it.trial.reserved_bytes);
-        let Some(set) = least.map(|it| it.set.with("expandable", None)) else { return Ok(()) };
+        let Some(set) = least.map(|it| it.set.with(Technique::Expandable, None)) else { return Ok(()) };
         if !self.is_met() {
             self.tried(&set)?;
         }
@@ -55,13 +49,18 @@ impl Search<'_, '_> {
     /// The sets that differ in one technique, or in its value.
     fn neighbours(&self, best: &Set) -> Vec<Set> {
         let mut found = Vec::new();
-        for technique in TECHNIQUES.iter().filter(|it| it.numbers <= self.wish.numbers) {
-            let name = technique.name;
-            if best.has(name) {
-                found.push(best.without(name));
-                found.extend(self.other_value(best, name));
-            } else if (self.wish.goal.is_memory() || FAST.contains(&name)) && self.is_possible(name) {
-                found.push(best.with(name, (technique.value == Value::Parts).then_some(PARTS[0])));
+        for technique in Technique::all().filter(|it| it.row().numbers <= self.wish.numbers) {
+            if best.has(technique) {
+                found.push(best.without(technique));
+                found.extend(self.other_value(best, technique));
+            } else if (self.wish.goal.is_memory() || technique.row().is_for_speed)
+                && self.is_possible(technique)
+            {
+                let value = match technique.row().levels {
+                    Levels::Upward(values) => values.first().copied(),
+                    _ => None,
+                };
+                found.push(best.with(technique, value));
             }
         }
         found.retain(|set| set.conflict().is_none() && !set.is_empty());
@@ -69,29 +68,36 @@ impl Search<'_, '_> {
     }
 
     /// More parts of the batch for less memory, fewer blocks and fewer bytes on the host for less time.
-    fn other_value(&self, best: &Set, name: &'static str) -> Option<Set> {
+    fn other_value(&self, best: &Set, technique: Technique) -> Option<Set> {
         let is_memory = self.wish.goal.is_memory();
-        let value = match (name, best.value(name)) {
-            ("accumulate" | "split", Some(parts)) if is_memory && parts < PARTS[3] => parts * 2,
-            ("accumulate" | "split", Some(parts)) if !is_memory && parts > 2 => parts / 2,
-            ("checkpoint" | "checkpoint-nested", Some(blocks)) if blocks > 1 => blocks - 1,
-            ("offload", None) if is_memory => 100,
-            ("offload", percent) if !is_memory => match percent.unwrap_or(OFFLOAD) {
-                percent if percent > OFFLOAD_STEP => (percent - 1) / OFFLOAD_STEP * OFFLOAD_STEP,
-                _ => return None,
-            },
+        let (row, value) = (technique.row(), best.value(technique));
+        let value = match (row.levels, value) {
+            (Levels::Upward(values), Some(value)) if is_memory => *values.iter().find(|&&it| it > value)?,
+            (Levels::Upward(values), Some(value)) => *values.iter().rev().find(|&&it| it < value)?,
+            (Levels::Blocks, Some(blocks)) if blocks > 1 => blocks - 1,
+            (Levels::Multiples(_), None) if is_memory => 100,
+            (Levels::Multiples(step), percent) if !is_memory => {
+                let Value::Percent { default } = row.value else { return None };
+                match percent.unwrap_or(default) {
+                    percent if percent > step => (percent - 1) / step * step,
+                    _ => return None,
+                }
+            }
             _ => return None,
         };
-        Some(best.with(name, Some(value)))
+        Some(best.with(technique, Some(value)))
     }
 
     /// Whether the program runs with a technique alone; if that is unknown, it may. Some are for programs that compile, or do not.
-    fn is_possible(&self, name: &'static str) -> bool {
+    fn is_possible(&self, technique: Technique) -> bool {
         let compiles = self.candidates.first().is_some_and(|it| it.trial.compiles);
-        if matches!((name, compiles), ("memory-budget" | "no-compile", false) | ("compile", true)) {
+        if matches!(
+            (technique.row().programs, compiles),
+            (Programs::Compiled, false) | (Programs::Uncompiled, true)
+        ) {
             return false;
         }
-        let alone = self.candidates.iter().find(|it| it.set.names().eq([name]));
-        alone.is_none_or(|it| it.is_effective())
+        let alone = self.candidates.iter().find(|it| it.set.techniques().eq([technique]));
+        alone.is_none_or(Candidate::is_effective)
     }
 }

@@ -14,30 +14,10 @@ use crate::output;
 use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{How, Trials};
-use crate::techniques::{Numbers, Set};
-
-/// Techniques that run other operators than the program's own.
-const CHANGE_OPERATORS: [&str; 6] =
-    ["chunked-loss", "no-foreach", "fused", "no-compile", "adam-8bit", "bf16"];
-
-/// Percentages of activations that a compiled model keeps, in this order.
-pub(super) const BUDGETS: [u64; 3] = [50, 25, 10];
-
-/// Checkpointing of repeated blocks, and of those inside of them.
-pub(super) const BLOCKS: &str = "checkpoint";
-pub(super) const NESTED: &str = "checkpoint-nested";
-
-/// Steps of optimizers without temporary copies.
-const OPTIMIZERS: [&str; 2] = ["no-foreach", "fused"];
-
-/// Percentages of `offload` that are tried, below its default, are multiples of this one.
-pub(super) const OFFLOAD_STEP: u64 = 10;
+use crate::techniques::{Alone, Joins, Levels, Numbers, Operators, Set, Technique, Time};
 
 /// More than this multiple of the program's own time, other sets are tried beside one that fits.
 const SLOW: f64 = 1.3;
-
-/// Parts of the batch that are tried, in this order.
-pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
 
 /// Trials and their results.
 pub(super) struct Search<'a, 'scope> {
@@ -61,9 +41,9 @@ pub(super) struct Search<'a, 'scope> {
     /// Whether trials go on until their reserved bytes no longer grow.
     pub(super) settles: bool,
     /// The techniques that save memory alone.
-    pub(super) useful: Vec<&'static str>,
-    /// Which blocks are checkpointed: [`BLOCKS`] or [`NESTED`].
-    pub(super) blocks: &'static str,
+    pub(super) useful: Vec<Technique>,
+    /// Which blocks are checkpointed: those of the model, or those inside of them.
+    pub(super) blocks: Technique,
 }
 
 impl Search<'_, '_> {
@@ -94,36 +74,23 @@ impl Search<'_, '_> {
         if compiles && self.budgets()? {
             return Ok(());
         }
-        let mut names =
-            vec!["expandable", "free-grads", "step-in-backward", BLOCKS, "offload", "chunked-loss"];
-        if self.works.first().is_some_and(|(_, work)| work.nested > 0) {
-            names.push(NESTED);
-        }
-        if self.devices > 1 {
-            names.push("fsdp");
-        }
-        if self.wish.goal != Goal::Fit {
-            names.extend(OPTIMIZERS);
-        }
-        if self.wish.numbers == Numbers::Changed {
-            names.push("adam-8bit");
-        }
+        let names = self.first();
         self.alone(&names)?;
         if self.is_interrupted {
             return Ok(());
         }
-        // What costs no time and keeps the numbers, by what it changes in a program; then what rounds differently. Updates in the
-        // backward pass leave no gradients to free.
-        if self.useful.contains(&NESTED) && self.saves_more(NESTED, BLOCKS) {
-            self.blocks = NESTED;
+        // What costs no time and keeps the numbers, by what it changes in a program; then what rounds differently.
+        if self.is_useful(Technique::CheckpointNested)
+            && self.saves_more(Technique::CheckpointNested, Technique::Checkpoint)
+        {
+            self.blocks = Technique::CheckpointNested;
         }
-        let is_useful = |search: &Self, name| search.useful.contains(&name);
-        let (has_checkpoint, has_offload) = (is_useful(self, self.blocks), is_useful(self, "offload"));
-        let gradients = if is_useful(self, "step-in-backward") { "step-in-backward" } else { "free-grads" };
-        let free = self.keep(&["expandable", "free-grads"]);
+        let (has_checkpoint, has_offload) = (self.is_useful(self.blocks), self.is_useful(Technique::Offload));
+        let free = self.joined(Joins::Free, None);
         self.level(&free, has_checkpoint, false, false)?;
-        let takes_time = |it: &Candidate| it.set.has(BLOCKS) || it.set.has(NESTED) || it.set.has("offload");
-        let has_price = self.chosen().is_some_and(|it| it.has_room() && takes_time(it));
+        let takes_time =
+            |it: Technique| matches!(it.row().time, Time::Again | Time::NestedAgain | Time::Copies);
+        let has_price = self.chosen().is_some_and(|it| it.has_room() && it.set.techniques().any(takes_time));
         if self.wish.goal == Goal::Fit && has_offload && has_price {
             // Copies may take less time than computing again.
             self.least_offload(&free)?;
@@ -133,34 +100,40 @@ impl Search<'_, '_> {
             }
         }
         if !self.is_met() {
-            self.level(&self.keep(&["expandable", gradients]), has_checkpoint, has_offload, false)?;
+            self.level(&self.joined(Joins::Identical, None), has_checkpoint, has_offload, false)?;
             self.close_gaps()?;
         }
         if self.wish.numbers >= Numbers::Rounding && !self.is_met() {
-            self.alone(&OPTIMIZERS)?;
-            let optimizer = if is_useful(self, "fused") { "fused" } else { "no-foreach" };
-            let mut rounding = self.keep(&["expandable", gradients, "chunked-loss", optimizer]);
+            self.alone(
+                &Technique::all().filter(|it| it.row().alone == Alone::Optimizer).collect::<Vec<_>>(),
+            )?;
+            let mut rounding = self.joined(Joins::Rounding, None);
             if compiles {
-                rounding = rounding.with("memory-budget", Some(BUDGETS[BUDGETS.len() - 1]));
+                rounding = rounding.with(Technique::MemoryBudget, budgets().last().copied());
             }
             self.level(&rounding, has_checkpoint, has_offload, true)?;
             self.close_gaps()?;
-            if is_useful(self, "fsdp") && !self.is_met() {
+            if self.is_useful(Technique::Fsdp) && !self.is_met() {
                 // Whole parameters are freed where they are sharded, which leaves gaps.
-                let sharded = self.keep(&["free-grads", optimizer, "fsdp"]).with("expandable", None);
+                let sharded = self.joined(Joins::Rounding, Some(Technique::Fsdp));
+                let sharded = sharded.with(Technique::Fsdp, None).with(Technique::Expandable, None);
                 self.level(&sharded, has_checkpoint, false, false)?;
             }
             if self.chosen().is_none() {
-                let set = self.keep(&["expandable", gradients, optimizer]);
-                if compiles { self.eager(&set)? } else { self.compiled(&set)? }
+                if compiles {
+                    self.eager(&self.joined(Joins::Rounding, None))?;
+                } else {
+                    self.compiled(&self.joined(Joins::Rounding, Some(Technique::Compile)))?;
+                }
             }
-            if self.wish.numbers == Numbers::Changed && !self.is_met() && is_useful(self, "adam-8bit") {
-                let narrow = self.keep(&["expandable", gradients, "chunked-loss", "adam-8bit"]);
+            let narrow = self.joined(Joins::Changed, None);
+            if self.wish.numbers == Numbers::Changed && !self.is_met() && narrow.numbers() == Numbers::Changed
+            {
                 self.level(&narrow, has_checkpoint, false, false)?;
             }
             if self.wish.numbers == Numbers::Changed || self.chosen().is_none() {
                 // An offer if it was not asked for.
-                self.level(&rounding.with("bf16", None), has_checkpoint, false, true)?;
+                self.level(&rounding.with(Technique::Bf16, None), has_checkpoint, false, true)?;
             }
         }
         match self.wish.goal {
@@ -169,27 +142,50 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Tries each of these techniques alone, as far as they are allowed, and notes the useful ones.
-    fn alone(&mut self, names: &[&'static str]) -> Result<(), Failure> {
-        let is_allowed = |name: &&str| {
-            crate::techniques::named(name).is_some_and(|technique| technique.numbers <= self.wish.numbers)
+    /// The techniques that are tried alone at the beginning, in this order.
+    fn first(&self) -> Vec<Technique> {
+        let has_nested = self.works.first().is_some_and(|(_, work)| work.nested > 0);
+        let is_first = |it: &Technique| match it.row().alone {
+            Alone::Always => true,
+            Alone::NestedBlocks => has_nested,
+            Alone::SeveralGpus => self.devices > 1,
+            Alone::Optimizer => self.wish.goal != Goal::Fit,
+            Alone::Changed => self.wish.numbers == Numbers::Changed,
+            Alone::Never => false,
         };
-        let names: Vec<&'static str> = names.iter().copied().filter(is_allowed).collect();
-        self.ahead(names.iter().map(|name| Set::default().with(name, None)))?;
-        for name in names {
-            let one = self.tried(&Set::default().with(name, None))?;
+        let mut first: Vec<Technique> = Technique::all().filter(is_first).collect();
+        first.sort_by_key(|it| it.row().alone);
+        first
+    }
+
+    /// Tries each of these techniques alone, as far as they are allowed, and notes the useful ones.
+    fn alone(&mut self, techniques: &[Technique]) -> Result<(), Failure> {
+        let is_allowed = |it: &Technique| it.row().numbers <= self.wish.numbers;
+        let techniques: Vec<Technique> = techniques.iter().copied().filter(is_allowed).collect();
+        self.ahead(techniques.iter().map(|&it| Set::default().with(it, None)))?;
+        for technique in techniques {
+            let one = self.tried(&Set::default().with(technique, None))?;
             let saves = one.is_effective() && saves(&self.candidates[0].trial, &one.trial);
-            if saves && !self.useful.contains(&name) {
-                self.useful.push(name);
+            if saves && !self.useful.contains(&technique) {
+                self.useful.push(technique);
             }
         }
         Ok(())
     }
 
-    /// Those of these techniques that are useful.
-    fn keep(&self, names: &[&'static str]) -> Set {
-        let useful = names.iter().filter(|name| self.useful.contains(name));
-        useful.fold(Set::default(), |set, name| set.with(name, None))
+    fn is_useful(&self, technique: Technique) -> bool {
+        self.useful.contains(&technique)
+    }
+
+    /// The useful techniques that join such sets, without those that another one of them replaces; beside a technique, those that it does not
+    /// exclude.
+    fn joined(&self, joins: Joins, beside: Option<Technique>) -> Set {
+        let fits_beside = |it: Technique| beside.is_none_or(|beside| beside.excluded_by(it).is_none());
+        let joining = Technique::all().filter(|it| it.row().joins <= joins && self.is_useful(*it));
+        let joining: Vec<Technique> = joining.filter(|&it| fits_beside(it)).collect();
+        let is_replaced = |it: Technique| joining.iter().any(|other| other.row().replaces.contains(&it));
+        let set = joining.iter().fold(Set::default(), |set, &it| set.with(it, None));
+        set.only(|it| !is_replaced(it))
     }
 
     /// Begins the trials of sets whose results are asked for soon: as many run at once as this machine has processors.
@@ -200,7 +196,7 @@ impl Search<'_, '_> {
         let mut wanted = Vec::new();
         for set in sets.into_iter().filter(|set| !set.is_empty()) {
             if self.candidates.iter().all(|it| it.set != set) {
-                let changed = set.only(&CHANGE_OPERATORS);
+                let changed = changed(&set);
                 wanted.push((set, How::Ample));
                 if self.works.iter().all(|(known, _)| *known != changed) {
                     wanted.push((changed, How::Counted));
@@ -216,8 +212,10 @@ impl Search<'_, '_> {
     }
 
     /// Whether one technique alone takes less memory than another one alone, by more than a little.
-    fn saves_more(&self, one: &str, other: &str) -> bool {
-        let alone = |name| self.candidates.iter().find(|it| it.set.names().eq([name]) && it.is_effective());
+    fn saves_more(&self, one: Technique, other: Technique) -> bool {
+        let alone = |technique| {
+            self.candidates.iter().find(|it| it.set.techniques().eq([technique]) && it.is_effective())
+        };
         match (alone(one), alone(other)) {
             (Some(one), Some(other)) => saves(&other.trial, &one.trial),
             (one, _) => one.is_some(),
@@ -313,13 +311,15 @@ impl Search<'_, '_> {
             return Ok(None);
         }
         self.count(&Set::default())?;
-        let changed = set.only(&CHANGE_OPERATORS);
+        let changed = changed(set);
         self.count(&changed)?;
         let work = |wanted: &Set| self.works.iter().find(|(set, _)| set == wanted).map(|(_, work)| work);
         let base = work(&Set::default()).filter(|work| !work.is_empty());
         let own = work(&changed).filter(|work| !work.is_empty());
         Ok(base.map(|base| match own {
-            Some(own) => own.cost(self.target.listed, self.devices, set, trial, base, changed.has("bf16")),
+            Some(own) => {
+                own.cost(self.target.listed, self.devices, set, trial, base, changed.has(Technique::Bf16))
+            }
             None => base.cost(self.target.listed, self.devices, set, trial, base, false),
         }))
     }
@@ -338,4 +338,17 @@ impl Search<'_, '_> {
 pub(super) fn saves(base: &Trial, trial: &Trial) -> bool {
     let lower = |base: u64, bytes: u64| base.saturating_sub(bytes) > base / 200;
     lower(base.allocated_bytes, trial.allocated_bytes) || lower(base.reserved_bytes, trial.reserved_bytes)
+}
+
+/// The techniques of a set that run other operators than the program's own.
+fn changed(set: &Set) -> Set {
+    set.only(|it| it.row().operators == Operators::Other)
+}
+
+/// Percentages of activations that a compiled model keeps, in the order of their trials.
+pub(super) fn budgets() -> &'static [u64] {
+    match Technique::MemoryBudget.row().levels {
+        Levels::Downward(percentages) => percentages,
+        _ => &[],
+    }
 }

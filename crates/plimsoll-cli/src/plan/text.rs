@@ -11,7 +11,7 @@ use crate::bytes;
 use crate::output::{BOLD, RESET};
 use crate::predict::reads;
 use crate::predict::trial::{End, Trial};
-use crate::techniques::Numbers;
+use crate::techniques::{Numbers, Shown, Technique};
 
 /// A set as the table names it.
 pub(super) fn named(candidate: &Candidate) -> String {
@@ -226,23 +226,18 @@ fn catching(trial: &Trial) -> String {
 
 /// A set in words: `checkpoint 4 of 12 blocks + chunked-loss`.
 fn described(candidate: &Candidate) -> String {
-    let word = |name: &str| {
-        let detail = candidate.trial.technique(name).map_or("", |it| it.detail.as_str());
-        match name {
-            "checkpoint" | "checkpoint-nested" | "split" | "accumulate" | "fsdp" | "memory-budget"
-            | "compile"
-                if !detail.is_empty() =>
-            {
-                format!("{name} {detail}")
+    let word = |&(technique, value): &(Technique, Option<u64>)| {
+        let name = technique.name();
+        match (technique.row().shown, value) {
+            (Shown::Detail, _) => {
+                let detail = candidate.trial.technique(name).map_or("", |it| it.detail.as_str());
+                format!("{name} {detail}").trim_end().to_owned()
             }
-            "offload" => match candidate.set.value(name) {
-                Some(percent) => format!("{name} of {percent} % of the saved bytes"),
-                None => name.to_owned(),
-            },
+            (Shown::Percent(of), Some(percent)) => format!("{name} of {percent} % {of}"),
             _ => name.to_owned(),
         }
     };
-    candidate.set.names().map(word).collect::<Vec<_>>().join(" + ")
+    candidate.set.entries().iter().map(word).collect::<Vec<_>>().join(" + ")
 }
 
 /// How much longer a step takes, as an estimate.
@@ -316,7 +311,7 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
             "as it is: what the program uses where memory does not run out; on the GPU it catches that and takes less"
         );
     }
-    for it in ran.iter().filter(|it| it.set.has("fsdp")) {
+    for it in ran.iter().filter(|it| it.set.has(Technique::Fsdp)) {
         let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
         let _ = writeln!(
             out,
@@ -343,10 +338,10 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
             base.step_s * 1e3
         );
     }
-    if ran.iter().any(|it| it.cost.is_some() && it.set.has("no-compile")) {
-        let _ = writeln!(
-            out,
-            "no-compile: how much slower the program is uncompiled is not estimated; the times are as if it were as fast"
-        );
+    for technique in Technique::all() {
+        let note = technique.row().note;
+        if let Some(note) = note.filter(|_| ran.iter().any(|it| it.cost.is_some() && it.set.has(technique))) {
+            let _ = writeln!(out, "{}: {note}", technique.name());
+        }
     }
 }

@@ -85,7 +85,7 @@ use crate::output;
 use crate::page::quoted;
 use crate::shown::Shown;
 use crate::sink::Sink;
-use crate::techniques::Set;
+use crate::techniques::{Set, Technique};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll predict [OPTIONS] -- COMMAND...")]
@@ -200,7 +200,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         let message = "--rank must be less than --nodes times --devices (ranks count from 0)";
         return Err(Failure::new(Exit::Usage, message));
     }
-    if args.devices == 1 && args.with.as_ref().is_some_and(|set| set.has("fsdp")) {
+    if args.devices == 1 && args.with.as_ref().is_some_and(|set| set.has(Technique::Fsdp)) {
         return Err(Failure::new(Exit::Usage, "--with fsdp needs several GPUs: --devices N"));
     }
     if args.devices > MOST_DEVICES {

@@ -21,7 +21,7 @@ use super::trial::{End, Trial};
 use super::view::Writes;
 use crate::exit::{Exit, Failure};
 use crate::shown::Shown;
-use crate::techniques::Set;
+use crate::techniques::{Set, Technique};
 
 /// Memory of the device for trials without a limit.
 const AMPLE_BYTES: u64 = 1 << 39;
@@ -323,7 +323,7 @@ impl Trials<'_> {
         let (least, multiple) = LATER_LIMIT;
         let least = match has_imports {
             true => FIRST_LIMIT,
-            false if set.has("compile") => COMPILE_LIMIT,
+            false if set.has(Technique::Compile) => COMPILE_LIMIT,
             false => least,
         };
         let usual = self.first.map_or(FIRST_LIMIT, |first| least.max(first * multiple));
@@ -332,7 +332,7 @@ impl Trials<'_> {
 
     /// Whether a fork shows it: not several ranks.
     fn is_served(&self, set: &Set, how: How) -> bool {
-        self.server.is_there() && !(how == How::Itself && set.has("fsdp"))
+        self.server.is_there() && !(how == How::Itself && set.has(Technique::Fsdp))
     }
 
     fn wanted(&self, set: &Set, how: How, is_alone: bool) -> Wanted {
@@ -345,7 +345,7 @@ impl Trials<'_> {
             records: how == How::Itself && self.program.records,
             settles: self.settles(how),
             stops: self.stops(how),
-            ranks: if set.has("fsdp") { self.program.devices } else { 1 },
+            ranks: if set.has(Technique::Fsdp) { self.program.devices } else { 1 },
             is_alone,
         }
     }
