@@ -97,10 +97,8 @@ pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish)
         return Ok(plan);
     }
     let more = (batch, batch.saturating_mul(MULTIPLE));
-    let mut searches = vec![match base.fits {
-        Some(true) => (Set::default(), more),
-        _ => (Set::default(), (1, batch)),
-    }];
+    let range = if base.fit.fits() { more } else { (1, batch) };
+    let mut searches = vec![(Set::default(), range)];
     searches.extend(plan.chosen().filter(|it| !it.set.is_empty()).map(|it| (it.set.clone(), more)));
     for (set, range) in searches {
         plan.add_largest(args, target, &set, range)?;
@@ -166,6 +164,7 @@ impl Plan {
             goal: Goal::Batch,
             candidates: Vec::new(),
             chosen: None,
+            instead_of: None,
             is_interrupted: true,
             is_late: false,
             devices: args.devices,

@@ -4,8 +4,9 @@
 //! | file | contents |
 //! |---|---|
 //! | `goal.rs` | what the user wants |
-//! | `search.rs`, `levels.rs`, `polish.rs` | which sets are tried, and which is chosen |
-//! | `candidate.rs` | a set that was tried |
+//! | `strategy/` | which sets are tried, and which is chosen, by `facts.rs` and `fit.rs` |
+//! | `search.rs` | runs what the strategy asks for |
+//! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
 //! | `check.rs` | the chosen set on the GPU itself |
 //! | `time.rs` | the estimate of a step's time |
 //! | `batch.rs` | the largest `{BATCH}` that fits |
@@ -16,13 +17,15 @@
 mod batch;
 mod candidate;
 mod check;
+mod facts;
+mod fit;
 mod goal;
 mod json;
-mod levels;
-mod polish;
 mod search;
+mod strategy;
 mod text;
 mod time;
+mod tried;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -33,6 +36,7 @@ use self::batch::{Batches, Largest};
 use self::candidate::Candidate;
 use self::goal::{Goal, Wish};
 use self::search::Search;
+use self::strategy::Decision;
 use self::time::Cost;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
@@ -131,6 +135,8 @@ struct Plan {
     candidates: Vec<Candidate>,
     /// The chosen one, by its place.
     chosen: Option<usize>,
+    /// The one at the limit that it was preferred to, because it has room and takes about the same time.
+    instead_of: Option<usize>,
     is_interrupted: bool,
     /// Whether the search ended because its time was up.
     is_late: bool,
@@ -199,32 +205,20 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
     trials::during(program, target, |trials| {
-        let mut search = Search {
-            trials,
-            target,
-            devices: program.devices,
-            wish,
-            within,
-            until: None,
-            works: Vec::new(),
-            candidates: Vec::new(),
-            is_interrupted: false,
-            is_late: false,
-            settles: false,
-            useful: Vec::new(),
-            blocks: Technique::Checkpoint,
-        };
+        let mut search = Search::new(trials, target, program.devices, wish, within);
         let checked = search.checked()?;
-        let chosen = search.chosen().map(|it| it.set.clone());
-        let planned = chosen.as_ref().and_then(|set| checked.of(set)).cloned();
-        let chosen = chosen.and_then(|set| search.candidates.iter().position(|it| it.set == set));
+        let (is_interrupted, is_late) = (search.is_interrupted, search.is_late);
+        let candidates = search.tried.into_candidates();
+        let Decision { chosen, instead_of } = checked.decision;
+        let planned = chosen.and_then(|place| checked.of(&candidates[place].set)).cloned();
         Ok(Plan {
             target: target.clone(),
             goal: wish.goal,
-            candidates: search.candidates,
+            candidates,
             chosen,
-            is_interrupted: search.is_interrupted,
-            is_late: search.is_late,
+            instead_of,
+            is_interrupted,
+            is_late,
             devices: program.devices,
             checked: checked.objection,
             planned,
@@ -239,6 +233,10 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
 impl Plan {
     fn chosen(&self) -> Option<&Candidate> {
         self.chosen.and_then(|place| self.candidates.get(place))
+    }
+
+    fn instead_of(&self) -> Option<&Candidate> {
+        self.instead_of.and_then(|place| self.candidates.get(place))
     }
 
     fn base_cost(&self) -> Option<Cost> {

@@ -1,22 +1,24 @@
 //! The end of a search for the least memory or the fastest step: single techniques are added to the best set and left out of it,
 //! as long as that makes it better. Each alone may have shown no effect, such as expandable segments where nothing else is freed.
 
-use super::candidate::Candidate;
-use super::search::Search;
-use crate::exit::Failure;
+use super::super::facts::Fact;
+use super::pass::{Missing, Pass};
 use crate::techniques::{Levels, Programs, Set, Technique, Value};
 
 /// The most rounds: each tries about ten sets.
 const ROUNDS: usize = 3;
 
-impl Search<'_, '_> {
+impl Pass<'_> {
     /// Adds expandable segments to the set with the least memory, if its live bytes would fit: they may save nothing alone, and
     /// something once activations are gone.
-    pub(super) fn close_gaps(&mut self) -> Result<(), Failure> {
-        let capacity = self.target.capacity_bytes();
-        let would_fit = |it: &&Candidate| it.is_effective() && it.trial.allocated_bytes <= capacity;
-        let candidates = self.candidates.iter().filter(|it| it.set.numbers() <= self.wish.numbers);
-        let least = candidates.filter(would_fit).min_by_key(|it| it.trial.reserved_bytes);
+    pub(super) fn close_gaps(&mut self) -> Result<(), Missing> {
+        let facts = self.facts;
+        let would_fit = |it: &&&Fact| {
+            it.set.numbers() <= facts.wish.numbers
+                && it.is_effective()
+                && it.allocated_bytes <= facts.limits.capacity_bytes
+        };
+        let least = self.seen.iter().filter(would_fit).min_by_key(|it| it.reserved_bytes);
         let Some(set) = least.map(|it| it.set.with(Technique::Expandable, None)) else { return Ok(()) };
         if !self.is_met() {
             self.tried(&set)?;
@@ -25,18 +27,12 @@ impl Search<'_, '_> {
     }
 
     /// Changes the best set until no single change makes it better.
-    ///
-    /// # Errors
-    /// The system's.
-    pub(super) fn polish(&mut self) -> Result<(), Failure> {
+    pub(super) fn polish(&mut self) -> Result<(), Missing> {
         for _ in 0..ROUNDS {
             let Some(best) = self.chosen().map(|it| it.set.clone()) else { return Ok(()) };
             let neighbours = self.neighbours(&best);
-            self.ahead(neighbours.clone())?;
+            self.announce(neighbours.clone());
             for set in neighbours {
-                if self.is_interrupted {
-                    return Ok(());
-                }
                 self.tried(&set)?;
             }
             if self.chosen().is_none_or(|it| it.set == best) {
@@ -49,12 +45,11 @@ impl Search<'_, '_> {
     /// The sets that differ in one technique, or in its value.
     fn neighbours(&self, best: &Set) -> Vec<Set> {
         let mut found = Vec::new();
-        for technique in Technique::all().filter(|it| it.row().numbers <= self.wish.numbers) {
+        for technique in Technique::all().filter(|it| it.row().numbers <= self.facts.wish.numbers) {
             if best.has(technique) {
                 found.push(best.without(technique));
                 found.extend(self.other_value(best, technique));
-            } else if (self.wish.goal.is_memory() || technique.row().is_for_speed)
-                && self.is_possible(technique)
+            } else if (self.goal().is_memory() || technique.row().is_for_speed) && self.is_possible(technique)
             {
                 let value = match technique.row().levels {
                     Levels::Upward(values) => values.first().copied(),
@@ -69,7 +64,7 @@ impl Search<'_, '_> {
 
     /// More parts of the batch for less memory, fewer blocks and fewer bytes on the host for less time.
     fn other_value(&self, best: &Set, technique: Technique) -> Option<Set> {
-        let is_memory = self.wish.goal.is_memory();
+        let is_memory = self.goal().is_memory();
         let (row, value) = (technique.row(), best.value(technique));
         let value = match (row.levels, value) {
             (Levels::Upward(values), Some(value)) if is_memory => *values.iter().find(|&&it| it > value)?,
@@ -90,14 +85,13 @@ impl Search<'_, '_> {
 
     /// Whether the program runs with a technique alone; if that is unknown, it may. Some are for programs that compile, or do not.
     fn is_possible(&self, technique: Technique) -> bool {
-        let compiles = self.candidates.first().is_some_and(|it| it.trial.compiles);
         if matches!(
-            (technique.row().programs, compiles),
+            (technique.row().programs, self.facts.compiles),
             (Programs::Compiled, false) | (Programs::Uncompiled, true)
         ) {
             return false;
         }
-        let alone = self.candidates.iter().find(|it| it.set.techniques().eq([technique]));
-        alone.is_none_or(Candidate::is_effective)
+        let alone = self.seen.iter().find(|it| it.is_alone(technique));
+        alone.is_none_or(|it| it.is_effective())
     }
 }

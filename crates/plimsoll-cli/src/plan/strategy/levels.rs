@@ -1,30 +1,25 @@
-//! The steps of a search: what is tried on top of a set ([`Search::level`]), and how few blocks, bytes or parts are enough.
+//! The steps of a search: what is tried on top of a set ([`Pass::level`]), and how few blocks, bytes or parts are enough.
 
-use super::candidate::{Candidate, most_bytes};
-use super::goal::Goal;
-use super::search::{Search, budgets, saves};
-use crate::exit::Failure;
-use crate::predict::trial::End;
+use super::super::goal::Goal;
+use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Levels, Set, Technique};
 
-impl Search<'_, '_> {
+impl Pass<'_> {
     /// Tries what is made for a program that compiles its training step: expandable segments, with which it finds the code of the first
     /// trial in the compilers' caches, and parts of the activations, each of which is compiled. Returns whether the search is over.
-    pub(super) fn budgets(&mut self) -> Result<bool, Failure> {
+    pub(super) fn budgets(&mut self) -> Result<bool, Missing> {
         let expandable = Set::default().with(Technique::Expandable, None);
         let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
         // Two that compile at once take twice as long each: the first answer would be late.
-        self.ahead([expandable.clone(), budget(budgets()[0])])?;
-        let is_met = |search: &Self, it: &Candidate| {
-            search.is_interrupted || (it.has_room() && search.wish.goal == Goal::Fit)
-        };
+        self.announce([expandable.clone(), budget(budgets()[0])]);
+        let is_fit = self.goal() == Goal::Fit;
         let tried = self.tried(&expandable)?;
-        if is_met(self, &tried) {
+        if is_fit && tried.has_room() {
             return Ok(true);
         }
         for &percent in budgets() {
             let tried = self.tried(&budget(percent))?;
-            if is_met(self, &tried) {
+            if is_fit && tried.has_room() {
                 return Ok(true);
             }
             if !tried.is_effective() {
@@ -35,9 +30,9 @@ impl Search<'_, '_> {
     }
 
     /// Compiles the model with the fewest activations, and with more if that fits. Each trial takes about a minute, so this comes last.
-    pub(super) fn compiled(&mut self, set: &Set) -> Result<(), Failure> {
+    pub(super) fn compiled(&mut self, set: &Set) -> Result<(), Missing> {
         for &percent in budgets().iter().rev() {
-            if !self.tried(&set.with(Technique::Compile, Some(percent)))?.has_room() || self.is_interrupted {
+            if !self.tried(&set.with(Technique::Compile, Some(percent)))?.has_room() {
                 break;
             }
         }
@@ -45,18 +40,18 @@ impl Search<'_, '_> {
     }
 
     /// Leaves out what the program compiles itself: then techniques can act that a compiled model refuses.
-    pub(super) fn eager(&mut self, set: &Set) -> Result<(), Failure> {
+    pub(super) fn eager(&mut self, set: &Set) -> Result<(), Missing> {
         let eager = Set::default().with(Technique::NoCompile, None);
         // Where the program compiles, they may have had no effect.
         let acts_inside =
             |it: &Technique| it.row().alone == Alone::Always && it.excluded_by(Technique::Compile).is_some();
         let inside: Vec<Technique> = Technique::all().filter(acts_inside).collect();
-        self.ahead([eager.clone()].into_iter().chain(inside.iter().map(|&it| eager.with(it, None))))?;
+        self.announce([eager.clone()].into_iter().chain(inside.iter().map(|&it| eager.with(it, None))));
         let own = self.tried(&eager)?;
         let mut useful = Vec::new();
         for &technique in &inside {
             let one = self.tried(&eager.with(technique, None))?;
-            if one.is_effective() && (own.trial.end != End::Ran || saves(&own.trial, &one.trial)) {
+            if one.is_effective() && (!own.has_peaks() || one.saves_beside(own)) {
                 useful.push(technique);
             }
         }
@@ -76,34 +71,30 @@ impl Search<'_, '_> {
         checkpoint: bool,
         offload: bool,
         parts: bool,
-    ) -> Result<(), Failure> {
-        self.ahead([set.clone()].into_iter().chain(checkpoint.then(|| set.with(self.blocks, None))))?;
+    ) -> Result<(), Missing> {
+        self.announce([set.clone()].into_iter().chain(checkpoint.then(|| set.with(self.blocks, None))));
         let own = self.tried(set)?;
-        let is_enough = !set.is_empty() && own.has_room() && !self.wish.goal.is_memory();
-        if is_enough || own.trial.end != End::Ran {
+        let is_enough = !set.is_empty() && own.has_room() && !self.goal().is_memory();
+        if is_enough || !own.has_peaks() {
             return Ok(());
         }
         let mut least = set.clone();
         if checkpoint {
             least = set.with(self.blocks, None);
-            if self.tried(&least)?.has_room() && !self.wish.goal.is_memory() {
+            if self.tried(&least)?.has_room() && !self.goal().is_memory() {
                 return self.fewest_blocks(set);
             }
         }
-        if parts && !self.is_interrupted {
+        if parts {
             for name in [Technique::Accumulate, Technique::Split] {
                 if !self.is_ruled_out(name) && self.parts(&without_conflict(&least, name), name)? {
                     break;
                 }
             }
         }
-        let is_met = |search: &Self| {
-            search.is_interrupted
-                || (!search.wish.goal.is_memory() && search.chosen().is_some_and(Candidate::has_room))
-        };
         // Alone, offloading may need cached memory to be given back.
         for base in [set, &least].into_iter().filter(|_| offload) {
-            if !is_met(self) {
+            if self.goal().is_memory() || !self.has_room() {
                 self.least_offload(base)?;
             }
         }
@@ -111,45 +102,36 @@ impl Search<'_, '_> {
     }
 
     /// This set with the batch in more and more parts, until it fits. Returns whether the technique has an effect.
-    pub(super) fn parts(&mut self, set: &Set, technique: Technique) -> Result<bool, Failure> {
+    pub(super) fn parts(&mut self, set: &Set, technique: Technique) -> Result<bool, Missing> {
         let Levels::Upward(numbers) = technique.row().levels else { return Ok(false) };
         for &number in numbers {
             let tried = self.tried(&set.with(technique, Some(number)))?;
             if number == numbers[0] && !tried.is_effective() {
                 return Ok(false);
             }
-            let fits = tried.fits == Some(true) && !self.wish.goal.is_memory();
-            if fits || !tried.is_effective() || self.is_interrupted {
+            let fits = tried.fit.fits() && !self.goal().is_memory();
+            if fits || !tried.is_effective() {
                 break;
             }
         }
         Ok(true)
     }
 
-    /// Whether a trial has shown that a technique cannot be applied to this program, or has no effect on it.
-    pub(super) fn is_ruled_out(&self, technique: Technique) -> bool {
-        self.candidates.iter().any(|it| match &it.trial.end {
-            End::Refused(refusal) => refusal.technique == technique.name(),
-            End::Ran => it.trial.technique(technique.name()).is_some_and(|it| !it.applied),
-            _ => false,
-        })
-    }
-
     /// This set with saved tensors on the host, and the smallest percentage of them with which it fits.
-    pub(super) fn least_offload(&mut self, set: &Set) -> Result<(), Failure> {
+    pub(super) fn least_offload(&mut self, set: &Set) -> Result<(), Missing> {
         let Levels::Multiples(step) = Technique::Offload.row().levels else { return Ok(()) };
         let most = set.with(Technique::Offload, None);
-        if !self.tried(&most)?.has_room() || self.wish.goal.is_memory() {
+        if !self.tried(&most)?.has_room() || self.goal().is_memory() {
             return Ok(());
         }
         self.fewest(set, &most, 100 / step, |number| set.with(Technique::Offload, Some(number * step)))
     }
 
     /// The smallest number of checkpointed blocks with which this set fits: all of them do.
-    pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Failure> {
+    pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Missing> {
         let technique = self.blocks;
         let all = set.with(technique, None);
-        let blocks = self.tried(&all)?.trial.technique(technique.name()).map_or(0, |it| it.blocks);
+        let blocks = self.tried(&all)?.blocks;
         self.fewest(set, &all, blocks, |number| set.with(technique, Some(number)))
     }
 
@@ -160,20 +142,20 @@ impl Search<'_, '_> {
         all: &Set,
         of: u64,
         part: impl Fn(u64) -> Set,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), Missing> {
         if of < 2 {
             return Ok(());
         }
         // Without the technique, the set may take less memory than the program as it is, or may not run.
-        let none = Some(self.tried(set)?).filter(|it| it.trial.end == End::Ran);
-        let none_bytes = none.map_or(self.candidates[0].trial.reserved_bytes, |it| it.trial.reserved_bytes);
-        let all_bytes = self.tried(all)?.trial.reserved_bytes;
-        let mut number = solved(none_bytes, all_bytes, of, most_bytes(self.target));
+        let none = Some(self.tried(set)?).filter(|it| it.has_peaks());
+        let none_bytes = none.unwrap_or(self.base()?).reserved_bytes;
+        let all_bytes = self.tried(all)?.reserved_bytes;
+        let mut number = solved(none_bytes, all_bytes, of, self.facts.limits.roomy_bytes);
         // Savings are about linear, so the neighbour comes second; then halves.
         let (mut too_few, mut enough, mut is_first) = (0, of, true);
         let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));
-        self.ahead(near.map(&part))?;
-        while (too_few + 1..enough).contains(&number) && !self.is_interrupted {
+        self.announce(near.map(&part));
+        while (too_few + 1..enough).contains(&number) {
             if self.tried(&part(number))?.has_room() {
                 enough = number;
             } else {
@@ -190,17 +172,16 @@ impl Search<'_, '_> {
     }
 
     /// Leaves out techniques of the chosen set that it does not need, those that change a program most first.
-    pub(super) fn simplify(&mut self) -> Result<(), Failure> {
-        let Some(chosen) = self.chosen().cloned() else { return Ok(()) };
-        let mut set = chosen.set;
+    pub(super) fn simplify(&mut self) -> Result<(), Missing> {
+        let Some(mut set) = self.chosen().map(|it| it.set.clone()) else { return Ok(()) };
         // The number of blocks is the smallest already.
         let mut techniques: Vec<Technique> =
             set.techniques().filter(|it| it.row().levels != Levels::Blocks).collect();
         techniques.sort_by_key(|it| std::cmp::Reverse(it.row().effort));
-        self.ahead(techniques.iter().map(|&it| set.without(it)))?;
+        self.announce(techniques.iter().map(|&it| set.without(it)));
         for technique in techniques {
             let fewer = set.without(technique);
-            if fewer.is_empty() || self.is_interrupted {
+            if fewer.is_empty() {
                 continue;
             }
             let tried = self.tried(&fewer)?;
@@ -209,6 +190,14 @@ impl Search<'_, '_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Percentages of activations that a compiled model keeps, in the order of their trials.
+pub(super) fn budgets() -> &'static [u64] {
+    match Technique::MemoryBudget.row().levels {
+        Levels::Downward(percentages) => percentages,
+        _ => &[],
     }
 }
 
