@@ -29,6 +29,10 @@ pub(super) struct Search<'a, 'scope> {
     within: Duration,
     /// When it ends with what is known.
     until: Option<Instant>,
+    /// When the search began.
+    begun: Instant,
+    /// When it stops to look for cheaper sets than one that fits.
+    improved_until: Option<Instant>,
     pub(super) tried: Tried,
     /// Whether the cost of the program as it is was asked for: other sets are compared with it.
     is_priced: bool,
@@ -54,6 +58,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
             wish,
             within,
             until: None,
+            begun: Instant::now(),
+            improved_until: None,
             tried: Tried::default(),
             is_priced: false,
             is_interrupted: false,
@@ -71,7 +77,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
             let facts = self.facts();
             let sets = match strategy::next(&facts) {
                 Step::Done(decision) => return Ok(decision),
-                Step::Try(sets) => sets,
+                Step::Improve(_) if self.is_long_enough() => return Ok(strategy::decide(&facts)),
+                Step::Try(sets) | Step::Improve(sets) => sets,
             };
             let is_begun = !facts.tried.is_empty();
             if is_begun && self.until.is_some_and(|until| Instant::now() > until) {
@@ -94,13 +101,21 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
+    /// Whether looking for a cheaper set has taken as long as the search for one that fits.
+    fn is_long_enough(&mut self) -> bool {
+        let now = Instant::now();
+        let twice = now.checked_add(self.begun.elapsed());
+        let improved_until = *self.improved_until.get_or_insert(twice.unwrap_or(now));
+        now > improved_until || self.until.is_some_and(|until| now > until)
+    }
+
     fn facts(&self) -> Facts {
         self.tried.facts(self.wish, self.devices, self.limits)
     }
 
     /// Forgets what was tried, so that it is tried again; returns it.
     pub(super) fn forget(&mut self) -> Vec<Candidate> {
-        self.is_priced = false;
+        (self.is_priced, self.improved_until) = (false, None);
         self.tried.forget()
     }
 

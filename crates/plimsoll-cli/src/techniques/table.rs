@@ -30,7 +30,7 @@ static ROWS: [Row; 17] = [
 
 impl Technique {
     /// All of them, in the order of the help.
-    pub(crate) fn all() -> impl Iterator<Item = Technique> {
+    pub(crate) fn all() -> impl DoubleEndedIterator<Item = Technique> {
         ROWS.iter().map(|row| row.technique)
     }
 

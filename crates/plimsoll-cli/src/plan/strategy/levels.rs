@@ -150,7 +150,7 @@ impl Pass<'_> {
         let none = Some(self.tried(set)?).filter(|it| it.has_peaks());
         let none_bytes = none.unwrap_or(self.base()?).reserved_bytes;
         let all_bytes = self.tried(all)?.reserved_bytes;
-        let mut number = solved(none_bytes, all_bytes, of, self.facts.limits.roomy_bytes);
+        let mut number = solved(none_bytes, all_bytes, of, self.facts.limits.roomy_bytes).min(of - 1);
         // Savings are about linear, so the neighbour comes second; then halves.
         let (mut too_few, mut enough, mut is_first) = (0, of, true);
         let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));

@@ -1,4 +1,5 @@
-//! Which sets are tried, in which order, and which is chosen: [`next`], a function of what is known. It does no I/O.
+//! Which sets are tried, in which order, and which is chosen: [`next`], a function of what is known. It does no I/O, so thousands of
+//! searches run in a test (`worlds.rs`).
 //!
 //! The search is written as if each set's result were there (`order.rs`). A [`Pass`] goes through it from the beginning with what is known and
 //! ends at the first result that is missing: that set is tried, and the next pass gets as far as the next one.
@@ -9,26 +10,33 @@
 //! | `pass.rs` | one pass through the search |
 //! | `levels.rs` | what is tried on top of a set, and how few blocks, bytes or parts are enough |
 //! | `polish.rs` | the end of a search for the least memory or the fastest step |
+//! | `trade.rs`, `near.rs` | the end of a search for the cheapest set that fits |
 //! | `order.rs` | the order of all this |
 
 mod choice;
 mod levels;
+mod near;
 mod order;
 mod pass;
 mod polish;
+mod trade;
+#[cfg(test)]
+mod worlds;
 
 use self::pass::Pass;
 use super::facts::Facts;
 use crate::techniques::Set;
 
-/// The most sets that a search tries.
-const MOST_TRIALS: usize = 120;
+/// The most sets that a search tries. Half of the searches of `worlds.rs` try 25.
+const MOST_TRIALS: usize = 100;
 
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
     /// The first of these sets has to be tried. The others probably follow, and can run beside it.
     Try(Vec<Set>),
+    /// The same, but a set that fits with room is known: these can only be cheaper.
+    Improve(Vec<Set>),
     Done(Decision),
 }
 
@@ -37,7 +45,7 @@ pub(super) enum Step {
 pub(super) struct Decision {
     /// `None` if nothing fits.
     pub(super) chosen: Option<usize>,
-    /// The set at the limit that would have been chosen, had the chosen one not room for about the same time.
+    /// The set at the limit to which the chosen one was preferred, because it has room and takes about the same time.
     pub(super) instead_of: Option<usize>,
 }
 
@@ -45,7 +53,10 @@ pub(super) struct Decision {
 pub(super) fn next(facts: &Facts) -> Step {
     let mut pass = Pass::new(facts);
     match pass.search() {
-        Err(missing) if facts.tried.len() < MOST_TRIALS => Step::Try(missing.0),
+        Err(missing) if facts.tried.len() < MOST_TRIALS => match missing.is_optional {
+            true => Step::Improve(missing.sets),
+            false => Step::Try(missing.sets),
+        },
         _ => Step::Done(decide(facts)),
     }
 }

@@ -43,7 +43,10 @@ impl Pass<'_> {
             self.rounding(compiles)?;
         }
         match goal {
-            Goal::Fit => self.simplify(),
+            Goal::Fit => {
+                self.simplify()?;
+                self.trade()
+            }
             Goal::Memory | Goal::Speed | Goal::Batch => self.polish(),
         }
     }
@@ -80,6 +83,9 @@ impl Pass<'_> {
         if !self.is_met() {
             self.level(&self.joined(Joins::Identical, None), has_checkpoint, has_offload, false)?;
             self.close_gaps()?;
+            if self.lacks_room() {
+                self.everything(Numbers::Identical)?;
+            }
         }
         Ok(())
     }
@@ -101,6 +107,9 @@ impl Pass<'_> {
             let sharded = sharded.with(Technique::Fsdp, None).with(Technique::Expandable, None);
             self.level(&sharded, has_checkpoint, false, false)?;
         }
+        if self.lacks_room() {
+            self.everything(Numbers::Rounding)?;
+        }
         if self.chosen().is_none() {
             if compiles {
                 self.eager(&self.joined(Joins::Rounding, None))?;
@@ -117,6 +126,11 @@ impl Pass<'_> {
             self.level(&rounding.with(Technique::Bf16, None), has_checkpoint, false, true)?;
         }
         Ok(())
+    }
+
+    /// Whether nothing fits, or only at the limit.
+    fn lacks_room(&self) -> bool {
+        self.chosen().is_none() || (self.goal() == Goal::Fit && !self.has_room())
     }
 
     /// Whether the chosen set takes much longer than the program as it is.

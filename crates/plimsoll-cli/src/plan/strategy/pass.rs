@@ -3,11 +3,15 @@
 use super::super::facts::{Fact, Facts, Ran};
 use super::super::goal::Goal;
 use super::choice;
-use crate::techniques::{Joins, Set, Technique};
+use crate::techniques::{Joins, Programs, Set, Technique};
 
 /// Sets whose results a pass needs: the first one, and those that it will probably need then.
 #[derive(Debug)]
-pub(super) struct Missing(pub(super) Vec<Set>);
+pub(super) struct Missing {
+    pub(super) sets: Vec<Set>,
+    /// Whether a set that fits with room is known, and these can only be cheaper.
+    pub(super) is_optional: bool,
+}
 
 /// A pass through the search.
 pub(super) struct Pass<'a> {
@@ -16,6 +20,8 @@ pub(super) struct Pass<'a> {
     pub(super) seen: Vec<&'a Fact>,
     /// The sets that it is about to ask for.
     announced: Vec<Set>,
+    /// Whether the search has an answer, and only looks for a cheaper one.
+    pub(super) is_answered: bool,
     /// The techniques that save memory alone.
     pub(super) useful: Vec<Technique>,
     /// Which blocks are checkpointed: those of the model, or those inside of them.
@@ -28,6 +34,7 @@ impl<'a> Pass<'a> {
             facts,
             seen: facts.tried.iter().take(facts.known_before).collect(),
             announced: Vec::new(),
+            is_answered: false,
             useful: Vec::new(),
             blocks: Technique::Checkpoint,
         }
@@ -50,7 +57,7 @@ impl<'a> Pass<'a> {
             let is_new = |it: &&Set| *it != set && self.facts.tried.iter().all(|known| known.set != **it);
             missing.extend(self.announced.iter().filter(is_new).cloned());
         }
-        Err(Missing(missing))
+        Err(Missing { sets: missing, is_optional: self.is_answered })
     }
 
     /// Says which sets are asked for next: as many run at once as this machine has processors.
@@ -128,5 +135,17 @@ impl<'a> Pass<'a> {
             Ran::Idle(idle) => idle.contains(&technique),
             Ran::Well | Ran::Failed => false,
         })
+    }
+
+    /// Whether the program runs with a technique alone; if that is unknown, it may. Some are for programs that compile, or do not.
+    pub(super) fn is_possible(&self, technique: Technique) -> bool {
+        if matches!(
+            (technique.row().programs, self.facts.compiles),
+            (Programs::Compiled, false) | (Programs::Uncompiled, true)
+        ) {
+            return false;
+        }
+        let alone = self.seen.iter().find(|it| it.is_alone(technique));
+        alone.is_none_or(|it| it.is_effective())
     }
 }

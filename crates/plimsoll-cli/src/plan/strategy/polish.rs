@@ -3,7 +3,7 @@
 
 use super::super::facts::Fact;
 use super::pass::{Missing, Pass};
-use crate::techniques::{Levels, Programs, Set, Technique, Value};
+use crate::techniques::{Levels, Set, Technique, Value};
 
 /// The most rounds: each tries about ten sets.
 const ROUNDS: usize = 3;
@@ -81,17 +81,5 @@ impl Pass<'_> {
             _ => return None,
         };
         Some(best.with(technique, Some(value)))
-    }
-
-    /// Whether the program runs with a technique alone; if that is unknown, it may. Some are for programs that compile, or do not.
-    fn is_possible(&self, technique: Technique) -> bool {
-        if matches!(
-            (technique.row().programs, self.facts.compiles),
-            (Programs::Compiled, false) | (Programs::Uncompiled, true)
-        ) {
-            return false;
-        }
-        let alone = self.seen.iter().find(|it| it.is_alone(technique));
-        alone.is_none_or(|it| it.is_effective())
     }
 }
