@@ -47,7 +47,8 @@ impl Candidate {
 
     /// Bytes of pinned host memory for what it moves there in a step.
     pub(super) fn pinned_bytes(&self) -> u64 {
-        let copying = self.set.techniques().filter(|it| it.row().time == Time::Copies);
+        let copying =
+            self.set.techniques().filter(|it| matches!(it.row().time, Time::Copies | Time::StepCopies));
         copying.filter_map(|it| self.trial.technique(it.name())).map(|it| it.bytes).sum()
     }
 

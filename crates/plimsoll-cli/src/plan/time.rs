@@ -148,7 +148,7 @@ impl Work {
                 }
                 (Time::Sharded, _) => share = 1.0 / f64::from(devices),
                 (Time::Narrow, _) => is_narrow = !has_types,
-                (Time::Same | Time::Copies | Time::Budget, _) => {}
+                (Time::Same | Time::Copies | Time::StepCopies | Time::Budget, _) => {}
             }
         }
         let (mut cost, mut flops, mut host_s) = (Cost::default(), 0.0, 0.0);
@@ -170,7 +170,9 @@ impl Work {
         let reported = |technique: Technique| trial.technique(technique.name()).map_or(0, |it| it.bytes);
         let copying = set.techniques().filter(|it| it.row().time == Time::Copies);
         let moved = copying.map(reported).sum::<u64>() as f64 * parts;
-        cost.pcie_bytes = 2 * moved as u64;
+        let stepping = set.techniques().filter(|it| it.row().time == Time::StepCopies);
+        let in_step = stepping.map(reported).sum::<u64>();
+        cost.pcie_bytes = 2 * (moved as u64 + in_step);
         // Copies run beside the computation: a pass takes as long as the longer of the two, and a part of the other.
         let copies = moved / (PINNED * gpu.bandwidth.pcie_bytes_per_s as f64);
         let sharding = set.techniques().filter(|it| it.row().time == Time::Sharded);
@@ -182,6 +184,7 @@ impl Work {
         let step_s = cost.step_s;
         let together = |a: f64, b: f64| a.max(b) + EXPOSED * a.min(b);
         cost.step_s = passes.map(|(part, moving)| together(step_s * part, moving)).iter().sum();
+        cost.step_s += 2.0 * in_step as f64 / (PINNED * gpu.bandwidth.pcie_bytes_per_s as f64);
         cost
     }
 }

@@ -24,6 +24,7 @@ mod memory_budget;
 mod no_compile;
 mod no_foreach;
 mod offload;
+mod offload_optimizer;
 mod python;
 mod row;
 mod set;

@@ -120,6 +120,8 @@ pub(crate) enum Time {
     NestedAgain,
     /// Bytes move to the host and back, beside the computation.
     Copies,
+    /// Bytes move to the GPU and back in the optimizer's step, beside nothing.
+    StepCopies,
     /// Each operator runs in parts.
     Parts,
     /// The same, and the whole forward pass runs twice.

@@ -4,17 +4,19 @@ use super::row::{Row, Value};
 use super::technique::Technique;
 use super::{
     accumulate, adam_8bit, bf16, checkpoint, checkpoint_nested, chunked_loss, compile, expandable,
-    free_grads, fsdp, fused, memory_budget, no_compile, no_foreach, offload, split, step_in_backward,
+    free_grads, fsdp, fused, memory_budget, no_compile, no_foreach, offload, offload_optimizer, split,
+    step_in_backward,
 };
 
 /// All of them.
-static ROWS: [Row; 17] = [
+static ROWS: [Row; 18] = [
     expandable::ROW,
     free_grads::ROW,
     step_in_backward::ROW,
     checkpoint::ROW,
     checkpoint_nested::ROW,
     offload::ROW,
+    offload_optimizer::ROW,
     chunked_loss::ROW,
     no_foreach::ROW,
     fused::ROW,

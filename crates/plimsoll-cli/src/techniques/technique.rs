@@ -9,6 +9,7 @@ pub(crate) enum Technique {
     Checkpoint,
     CheckpointNested,
     Offload,
+    OffloadOptimizer,
     ChunkedLoss,
     NoForeach,
     Fused,

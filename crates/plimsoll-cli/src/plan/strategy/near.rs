@@ -1,7 +1,7 @@
 //! Sets that differ a little from another one, in what saves memory and in how much of it: what `trade.rs` tries.
 
 use super::pass::Pass;
-use crate::techniques::{Joins, Levels, Numbers, Set, Technique};
+use crate::techniques::{Joins, Levels, Numbers, Set, Technique, Time};
 
 /// The effort of techniques that are not used to gain time.
 pub(super) const MOST_EFFORT: u32 = 4;
@@ -110,7 +110,9 @@ impl Pass<'_> {
     /// This set with all that costs no time and changes the numbers no more than it.
     pub(super) fn with_all_free(&self, set: &Set) -> Set {
         let joins = if set.numbers() == Numbers::Identical { Joins::Free } else { Joins::Rounding };
-        let joining = |it: &Technique| it.row().joins <= joins && it.row().effort < MOST_EFFORT;
+        let joining = |it: &Technique| {
+            it.row().joins <= joins && it.row().effort < MOST_EFFORT && it.row().time == Time::Same
+        };
         Technique::all().rev().filter(joining).fold(set.clone(), |set, it| {
             if !set.has(it) && self.can_join(&set, it) { set.with(it, None) } else { set }
         })
@@ -135,5 +137,7 @@ pub(super) fn levelled(set: &Set) -> impl Iterator<Item = Technique> {
 }
 
 fn is_levelled(technique: Technique) -> bool {
-    matches!(technique.row().levels, Levels::Blocks | Levels::Multiples(_) | Levels::Upward(_))
+    let row = technique.row();
+    let has_levels = matches!(row.levels, Levels::Blocks | Levels::Multiples(_) | Levels::Upward(_));
+    has_levels || row.time == Time::StepCopies
 }

@@ -4,7 +4,6 @@
 //! blocks solved from two peaks (it saves linearly) and then verified; then, if nothing that keeps the numbers fits, with techniques that
 //! change the rounding; with bf16 last.
 
-use super::super::facts::Fact;
 use super::super::goal::Goal;
 use super::levels::budgets;
 use super::pass::{Missing, Pass};
@@ -71,7 +70,7 @@ impl Pass<'_> {
         let (has_checkpoint, has_offload) = (self.is_useful(self.blocks), self.is_useful(Technique::Offload));
         let free = self.joined(Joins::Free, None);
         self.level(&free, has_checkpoint, false, false)?;
-        let has_price = self.chosen().is_some_and(|it| it.has_room() && takes_time(it));
+        let has_price = self.chosen().is_some_and(|it| it.has_room() && it.set.techniques().any(takes_time));
         if self.goal() == Goal::Fit && has_offload && has_price {
             // Copies may take less time than computing again.
             self.least_offload(&free)?;
@@ -81,8 +80,14 @@ impl Pass<'_> {
             }
         }
         if !self.is_met() {
-            self.level(&self.joined(Joins::Identical, None), has_checkpoint, has_offload, false)?;
-            self.close_gaps()?;
+            // First what costs no time, then all.
+            let all = self.joined(Joins::Identical, None);
+            for set in [all.only(|it| !takes_time(it)), all] {
+                if !self.is_met() {
+                    self.level(&set, has_checkpoint, has_offload, false)?;
+                    self.close_gaps()?;
+                }
+            }
             if self.lacks_room() {
                 self.everything(Numbers::Identical)?;
             }
@@ -95,12 +100,16 @@ impl Pass<'_> {
         let (has_checkpoint, has_offload) = (self.is_useful(self.blocks), self.is_useful(Technique::Offload));
         let optimizers = Technique::all().filter(|it| it.row().alone == Alone::Optimizer);
         self.alone(&optimizers.collect::<Vec<_>>())?;
-        let mut rounding = self.joined(Joins::Rounding, None);
+        let all = self.joined(Joins::Rounding, None);
+        let mut rounding = all.only(|it| !takes_time(it));
         if compiles {
             rounding = rounding.with(Technique::MemoryBudget, budgets().last().copied());
         }
         self.level(&rounding, has_checkpoint, has_offload, true)?;
         self.close_gaps()?;
+        if all.techniques().any(takes_time) && !self.is_met() {
+            self.level(&all, has_checkpoint, has_offload, true)?;
+        }
         if self.is_useful(Technique::Fsdp) && !self.is_met() {
             // Whole parameters are freed where they are sharded, which leaves gaps.
             let sharded = self.joined(Joins::Rounding, Some(Technique::Fsdp));
@@ -140,8 +149,7 @@ impl Pass<'_> {
     }
 }
 
-/// Whether a set computes again or copies.
-fn takes_time(fact: &Fact) -> bool {
-    let takes_time = |it: Technique| matches!(it.row().time, Time::Again | Time::NestedAgain | Time::Copies);
-    fact.set.techniques().any(takes_time)
+/// Whether a technique computes again or copies.
+fn takes_time(technique: Technique) -> bool {
+    matches!(technique.row().time, Time::Again | Time::NestedAgain | Time::Copies | Time::StepCopies)
 }

@@ -3,7 +3,7 @@
 
 use super::near::{MOST_EFFORT, levelled};
 use super::pass::{Missing, Pass};
-use crate::techniques::{Joins, Numbers, Set, Technique};
+use crate::techniques::{Joins, Numbers, Set, Technique, Time};
 
 /// How much of the program's own step two techniques may save together beside one of them alone.
 const SLACK: f64 = 0.15;
@@ -77,6 +77,10 @@ impl Pass<'_> {
             }
             sets.push(set);
         }
+        // What copies beside nothing comes last.
+        let quick: Vec<Set> = sets.iter().map(|it| it.only(|it| it.row().time != Time::StepCopies)).collect();
+        sets.splice(0..0, quick);
+        sets.dedup();
         self.announce(sets.clone());
         for set in sets {
             if !set.is_empty() && self.tried(&set)?.has_room() {
