@@ -1,11 +1,12 @@
-//! Builds the stand-in for release builds, so that the installed program carries it (`src/predict/embedded.rs`), and the library of
-//! `redirect/` for all builds (`src/predict/view/redirect.rs`).
+//! Builds the stand-in for release builds, so that the installed program carries it (`src/predict/launch/embedded.rs`), and the library of
+//! `redirect/` for all builds (`src/predict/view/redirect.rs`). Lists the Python that the program carries (`src/inject/mod.rs`).
 //!
 //! `cargo install` installs programs only, no libraries beside them. Other builds embed nothing: they find the library that the
 //! workspace's build leaves in cargo's target folder.
 
 use std::env;
 use std::ffi::OsString;
+use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +16,10 @@ const REDIRECT: &str = "redirect";
 
 const LIBRARY: &str = "libplimsoll_standin.so";
 
+/// The wheel's package, and the part of it that the user's Python processes load without the wheel.
+const PACKAGE: &str = "python/plimsoll";
+const INJECTED: [&str; 5] = ["protocol.py", "_inject", "_predict", "_run", "techniques"];
+
 fn main() {
     let folder = |name: &str| PathBuf::from(env::var_os(name).expect("cargo sets it"));
     // Its build script says where its sources are: in the workspace, or where cargo unpacked the package.
@@ -22,6 +27,8 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     let redirect = if is_for_linux() { redirect(&out) } else { Vec::new() };
     fs::write(out.join("redirect.bin"), redirect).expect("the output folder can be written");
+    fs::write(out.join("python.rs"), python(&folder("CARGO_MANIFEST_DIR")))
+        .expect("the output folder can be written");
     let is_release = env::var("PROFILE").is_ok_and(|it| it == "release");
     let bytes = if is_release && is_for_linux() { standin(&sources, &out) } else { Vec::new() };
     fs::write(out.join("standin.bin"), bytes).expect("the output folder can be written");
@@ -29,6 +36,29 @@ fn main() {
 
 fn is_for_linux() -> bool {
     env::var("CARGO_CFG_TARGET_OS").is_ok_and(|it| it == "linux")
+}
+
+/// A Rust expression: the path in the package and the text of each file that is injected.
+fn python(crate_folder: &Path) -> String {
+    println!("cargo::rerun-if-changed={PACKAGE}");
+    let package = crate_folder.join(PACKAGE);
+    let mut left: Vec<PathBuf> = INJECTED.iter().map(|name| package.join(name)).collect();
+    let mut files = Vec::new();
+    while let Some(path) = left.pop() {
+        if path.is_dir() {
+            let entries = fs::read_dir(&path).expect("the package can be read");
+            left.extend(entries.map(|entry| entry.expect("the package can be read").path()));
+        } else if path.extension().is_some_and(|ending| ending == "py") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    let mut list = String::from("&[\n");
+    for file in files {
+        let name = file.strip_prefix(&package).expect("it is below the package");
+        let _ = writeln!(list, "    ({name:?}, include_str!({file:?})),");
+    }
+    list + "]\n"
 }
 
 /// The bytes of the library that redirects files; none, with a warning, where it cannot be built.

@@ -1,15 +1,11 @@
 //! Restoring a private pool to a checkpoint: PyTorch's results for scenarios of its
 //! `TestBlockStateAbsorption`, recorded by `oracle/checkpoint.py`, and pools that cannot be restored.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(dead_code, reason = "`trace` is shared")]
-
-mod trace;
-
 use plimsoll_alloc::{
     Addr, Allocation, BlockState, CheckpointError, PoolError, PoolId, Request, Restored, StreamId,
 };
-use trace::{MIB, Traced, assert_sound, device};
+
+use crate::trace::{MIB, Traced, assert_sound, device};
 
 fn alloc(allocator: &mut Traced, pool: PoolId, bytes: u64) -> Allocation {
     allocator.malloc(Request { pool, ..Request::of(bytes) }).unwrap()

@@ -2,16 +2,12 @@
 //! `config/make.py` makes on the oracle. Then features of ours alone: the place of an error, warnings,
 //! writing options as a string, and that no string makes the parser panic.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-#[path = "bodies/config.rs"]
-mod bodies;
-
-use bodies::{reads_and_writes, writes_divisions};
 use plimsoll_alloc::{
     Config, ConfigProblem, InvalidOption, PinnedConfig, Reserve, RoundupRest, Setting, TieOrder, WarningKind,
 };
 use serde_json::{Value, json};
+
+use crate::bodies::config::{reads_and_writes, writes_divisions};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,7 +1,5 @@
 //! Every driver here passes the driver test suite; then the properties of each.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_alloc::{Addr, Driver, DriverError, FailNth, Limit, Sim, SimDriver, StreamId, driver_suite};
 
 const MIB: u64 = 1 << 20;

@@ -1,14 +1,11 @@
 //! Device failures: every call that can fail fails once, in every way, and the allocator stays usable.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod programs;
-
 use plimsoll_alloc::{
     Allocator, Config, DriverError, Error, FailNth, Ledger, OutOfMemory, Request, SimDriver, Stats, StreamId,
 };
-use programs::slow::Slow;
-use programs::{MIB, Op, Run, assert_sound, program, program_with_uses};
+
+use crate::programs::slow::Slow;
+use crate::programs::{MIB, Op, Run, assert_sound, program, program_with_uses};
 
 type Walk = Run<FailNth<Slow>, (Stats, Ledger)>;
 

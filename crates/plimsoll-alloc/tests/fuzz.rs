@@ -1,10 +1,7 @@
 //! The fuzz targets on some thousand fixed byte strings. With a fuzzer: `fuzz/`.
 
-mod bodies;
-mod naive;
-mod programs;
-
-use programs::Random;
+use crate::bodies;
+use crate::programs::Random;
 
 /// Pseudo-random strings of up to `most` bytes.
 fn strings(count: u64, most: u64) -> impl Iterator<Item = Vec<u8>> {

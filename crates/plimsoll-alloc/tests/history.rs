@@ -1,7 +1,5 @@
 //! The history: PyTorch's trace entries in PyTorch's order, in a bounded ring.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_alloc::{
     Action, Allocator, Callers, Category, Clock, Config, DeviceMemory, Entry, History, HistoryOptions,
     LabelId, PoolId, Request, SimDriver, StackId, StreamId, Tag,

@@ -1,7 +1,5 @@
 //! The ledger: allocated bytes by owner now, at the peak, and after retags.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_alloc::{
     Allocation, Allocator, Category, Config, LabelId, Ledger, Owner, Request, SimDriver, Stats,
 };

@@ -1,7 +1,5 @@
 //! In a steady state, no request touches the Rust heap: counted by a global allocator.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 

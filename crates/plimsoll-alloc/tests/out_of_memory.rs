@@ -1,13 +1,9 @@
 //! The out-of-memory error: its figures, PyTorch's text, and the conclusion. The figures are those of
 //! specification 8.2.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(dead_code, reason = "`trace` is shared")]
-
-mod trace;
-
 use plimsoll_alloc::{Allocator, Conclusion, Config, Error, OutOfMemory, PoolId, Request, SimDriver};
-use trace::{MIB, device};
+
+use crate::trace::{MIB, device};
 
 #[track_caller]
 fn fail<D: plimsoll_alloc::Driver, O: plimsoll_alloc::Observer>(

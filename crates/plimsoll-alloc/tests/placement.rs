@@ -1,14 +1,12 @@
 //! Placement compared with a naive allocator that implements the same rules as simply as possible.
 //! Long programs at random, and all short ones of a small world.
 
-mod naive;
-mod programs;
-
 use std::collections::BTreeMap;
 
-use naive::Naive;
 use plimsoll_alloc::{Allocator, Config, Error, Event, Ledger, Request, SimDriver, Stats, Tag};
-use programs::{MIB, Op, Run, assert_sound, program, program_with_uses};
+
+use crate::naive::Naive;
+use crate::programs::{MIB, Op, Run, assert_sound, program, program_with_uses};
 
 fn run(capacity_bytes: u64, tag_seed: u64) -> Run<SimDriver, (Stats, Ledger)> {
     let driver = SimDriver::with_capacity(capacity_bytes);

@@ -1,12 +1,8 @@
 //! Private pools: specification 14.7, and the rules of 6.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(dead_code, reason = "`trace` is shared")]
-
-mod trace;
-
 use plimsoll_alloc::{Allocation, Error, Event, PoolError, PoolId, Request, StreamId};
-use trace::{MIB, Traced, assert_counters, assert_sound, device, layout};
+
+use crate::trace::{MIB, Traced, assert_counters, assert_sound, device, layout};
 
 const POOL: PoolId = PoolId(0, 1);
 

@@ -1,7 +1,5 @@
 //! `release_lock_on_cudamalloc`: what other threads can do while the device allocates a segment.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;

@@ -1,16 +1,13 @@
 //! Captures, streams and given addresses: PyTorch's results for the programs of `oracle/scripts.txt`, recorded
 //! by `oracle/scripts.cpp`, and the differences.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod graphs;
-
 use std::collections::BTreeMap;
 
-use graphs::Graphs;
 use plimsoll_alloc::{
     Addr, AddressError, Allocation, Allocator, Config, Error, Event, PoolId, Request, StreamId,
 };
+
+use crate::graphs::Graphs;
 
 const BASE: u64 = 0x5000_0000_0000;
 

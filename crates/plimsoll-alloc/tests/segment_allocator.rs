@@ -1,17 +1,13 @@
 //! A private pool with its own segment allocator: PyTorch's results, recorded by `oracle/segment_allocator.py`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(dead_code, reason = "`trace` is shared")]
-
-mod trace;
-
 use std::sync::{Arc, Mutex};
 
 use plimsoll_alloc::{
     Addr, Allocation, BlockState, Conclusion, DriverError, Error, PoolError, PoolId, Request,
     SegmentAllocator, StreamId,
 };
-use trace::{MIB, Traced, assert_sound, device};
+
+use crate::trace::{MIB, Traced, assert_sound, device};
 
 const POOL: PoolId = PoolId(0, 1);
 

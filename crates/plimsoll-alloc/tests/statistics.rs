@@ -1,7 +1,5 @@
 //! PyTorch's statistics: its keys, its resets and its table.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::collections::BTreeSet;
 
 use plimsoll_alloc::{Allocation, Allocator, Config, Request, SimDriver, Stat, Stats};

@@ -1,14 +1,9 @@
 //! Blocks used on several streams: specification 14.2, and a model of when memory may be reused.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(dead_code, reason = "`trace` is shared")]
-
-mod clockwork;
-mod trace;
-
-use clockwork::{Clockwork, World};
 use plimsoll_alloc::{Allocator, Config, Request, Stats, StreamId};
-use trace::MIB;
+
+use crate::clockwork::{Clockwork, World};
+use crate::trace::MIB;
 
 #[test]
 fn a_block_used_on_a_busy_stream_is_active_until_the_stream_is_done() {

@@ -1,10 +1,6 @@
 //! Many threads at once, and then the same without threads: one thread repeats the requests in the order
 //! in which the threads took the lock, with the same results. Every order of small programs: `src/schedules.rs`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod programs;
-
 use std::collections::BTreeMap;
 use std::thread;
 
@@ -12,7 +8,8 @@ use plimsoll_alloc::{
     Action, Addr, Allocation, Allocator, Callers, Category, Config, DeviceMemory, Entry, Error, History,
     HistoryOptions, LabelId, Ledger, Request, SimDriver, Stats, StreamId, Tag,
 };
-use programs::{MIB, Random};
+
+use crate::programs::{MIB, Random};
 
 const THREADS: u32 = 8;
 /// The requests of each thread; more in optimised builds.

@@ -1,13 +1,9 @@
 //! PyTorch's results for small programs under other options than the default, with the literal numbers it
 //! gave on a device of 1 GiB: specification 14.4 to 14.6, and the numbers in 2, 4 and 5.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(dead_code, reason = "`trace` is shared")]
-
-mod trace;
-
 use plimsoll_alloc::{Addr, AddressError, Allocation, Error, Request};
-use trace::{MIB, Traced, assert_bytes, assert_counters, assert_sound, device, layout, trace};
+
+use crate::trace::{MIB, Traced, assert_bytes, assert_counters, assert_sound, device, layout, trace};
 
 fn alloc(allocator: &mut Traced, bytes: u64) -> Allocation {
     let allocation = allocator.malloc(Request::of(bytes)).unwrap();

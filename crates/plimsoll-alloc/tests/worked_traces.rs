@@ -1,12 +1,9 @@
 //! PyTorch's results for small programs, with the literal numbers it gave on a device of 1 GiB.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(dead_code, reason = "`trace` is shared")]
-
-mod trace;
-
 use plimsoll_alloc::{Allocation, BlockState, Error, Request};
-use trace::{MIB, Traced, assert_counters, trace};
+
+use crate::trace;
+use crate::trace::{MIB, Traced, assert_counters, trace};
 
 fn device(bytes: u64) -> Traced {
     trace::device(bytes, "")

@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use plimsoll::Error;
 use plimsoll::data::{DataError, ImageError};
 
+/// The schema of a failure as JSON, unless the verb has another.
+pub(crate) const ERROR_SCHEMA: &str = "plimsoll.error/1";
+
 /// The exit codes of `plimsoll --help`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) enum Exit {

@@ -12,16 +12,15 @@ use std::time::Duration;
 use clap::Args;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::ERROR_SCHEMA;
 use crate::bytes;
-use crate::exit::{Exit, Failure};
+use crate::exit::{ERROR_SCHEMA, Exit, Failure};
 use crate::output;
 
 /// `--limit`.
 #[derive(Args, Clone, Copy)]
 pub(crate) struct Limit {
-    /// Memory that reading a file may take, such as 4GiB, with 10 s of processor for each 256 MiB; or `none`. For files of
-    /// more than 10 MB [default: none], else [default: 256MiB]
+    /// Stop if reading a file takes more memory than this, such as 4GiB, or 10 s of processor time for each 256 MiB
+    /// of it; or `none` [default: 256MiB, but none for files over 10 MB]
     #[arg(long, value_name = "SIZE", value_parser = parse)]
     limit: Option<Most>,
 }

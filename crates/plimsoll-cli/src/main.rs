@@ -2,6 +2,26 @@
 //!
 //! Results go to stdout, progress and errors to stderr. What a verb does is in its own folder; this file
 //! and `output.rs` are the only ones that write to a stream or choose an exit code; `top` draws on the terminal.
+//!
+//! The files, from the bottom up; a file uses only files above it:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `exit.rs`, `foreign.rs`, `output.rs` | exit codes and failures; text from files, made harmless for a terminal; the streams |
+//! | `bytes.rs`, `shown.rs` | sizes in words; how much is shown |
+//! | `limit.rs`, `sink.rs`, `page.rs` | what reading a file may cost; where a file goes; a page for a browser |
+//! | `recording.rs`, `categories.rs` | a recording by name; categories of the user's own |
+//! | `moment.rs`, `explained.rs`, `contents.rs` | a moment in a recording; a recording and its explanation; what a peak consists of |
+//! | `protocol/` | the messages between this program and our Python in the user's processes |
+//! | `techniques/` | the techniques that use less memory, and sets of them |
+//! | `inject/`, `scratch.rs` | files for the user's Python; a session's folder |
+//! | `processes.rs`, `guard.rs` | what a program has started; what ends with a killed process |
+//! | `cuda.rs`, `smi.rs`, `lenet.rs` | whether a GPU computes right; `nvidia-smi` of imitated GPUs; the network of the main job |
+//! | `whatif.rs`, `leaks/`, `doctor/`, `check/`, `diff/`, `export/`, `record/`, `conformance.rs` | verbs about recordings |
+//! | `explain/` | what a recording means: it also shows what `leaks`, `doctor` and `whatif` show |
+//! | `train/`, `top/`, `bench/`, `manual.rs` | training in Rust; watching; measuring; man pages |
+//! | `predict/` | what a program needs: a run on a device that computes nothing, and `explain` of its recording |
+//! | `plan/`, `run/` | which techniques make it fit, by runs of `predict`; the program with them on a real GPU |
 
 mod bench;
 mod bytes;
@@ -28,6 +48,8 @@ mod output;
 mod page;
 mod plan;
 mod predict;
+mod processes;
+mod protocol;
 mod record;
 mod recording;
 mod run;
@@ -45,7 +67,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
-use crate::exit::{Answer, Exit, Failure};
+use crate::exit::{Answer, ERROR_SCHEMA, Exit, Failure};
 
 /// Why PyTorch runs out of GPU memory, what a program needs, and what makes it fit; and training in Rust within a limit.
 #[derive(Parser)]
@@ -62,16 +84,16 @@ With --json, a failure is a JSON object on stdout, too.
 
 Exit codes:
   0  done; also an explanation of a run that died
-  1  an assertion of yours failed, or a recording diverged
+  1  one of your assertions failed, or a recording diverged
   2  the command line was not understood
-  3  input could not be read, or output not written
+  3  input could not be read, or output could not be written
   4  our run ran out of memory, what is predicted does not fit, or the answer is incomplete
-  5  a program of yours failed
+  5  your program failed
   130, 143  training was ended by Ctrl-C or SIGTERM, after saving if --save is given";
 
 #[derive(Subcommand)]
 enum Verb {
-    /// Explain a memory snapshot: why memory ran out, and what used it
+    /// Say why memory ran out, and what used it: from a message, a log or a memory snapshot
     Explain(explain::ExplainArgs),
     /// Predict the GPU memory of a PyTorch program, without a GPU
     Predict(predict::PredictArgs),
@@ -145,9 +167,6 @@ impl Verb {
         json.then_some(schema)
     }
 }
-
-/// The schema of a failure, unless the verb has another.
-pub(crate) const ERROR_SCHEMA: &str = "plimsoll.error/1";
 
 /// Whether a command line that was not understood contains --json, before the user's program.
 fn asks_for_json(words: impl Iterator<Item = OsString>) -> bool {

@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::process::{getppid, getuid};
 use tempfile::{NamedTempFile, TempDir};
 
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::inject::cache;
 
 /// How the names of these folders begin.
@@ -55,6 +55,11 @@ impl Scratch {
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
+}
+
+/// What is in the folder cannot be read or written.
+pub(crate) fn unreadable(why: &io::Error) -> Failure {
+    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
 }
 
 impl AsRef<Path> for Scratch {

@@ -3,8 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-mod program;
-use program::{Folder, explained, json, kept, plimsoll, stderr, stdout};
+use crate::program::{Folder, explained, json, kept, plimsoll, stderr, stdout};
 
 fn check(file: &str, more: &[&str]) -> std::process::Output {
     plimsoll(&[&["check", &kept(file)], more].concat())

@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-mod program;
-use program::{Folder, kept, plimsoll, stderr, text};
+use crate::program::{Folder, kept, plimsoll, stderr, text};
 
 /// Runs with a limit on the wall clock, which ends a program that hangs.
 fn soon(args: &[&str], stdin: Stdio) -> Output {

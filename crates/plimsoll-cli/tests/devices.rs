@@ -6,8 +6,7 @@ use std::path::Path;
 use plimsoll_trace::snapshot::{Action, Segment, Snapshot};
 use plimsoll_trace::{Sharing, input, output};
 
-mod program;
-use program::{Folder, json, kept, plimsoll, stderr, stdout, text};
+use crate::program::{Folder, json, kept, plimsoll, stderr, stdout, text};
 
 /// A recording in which the same program ran on two devices: on the first up to its failure, on the second into it.
 fn two_devices(folder: &Folder) -> String {

@@ -2,8 +2,7 @@
 
 use std::fs;
 
-mod program;
-use program::{Folder, json, kept, plimsoll, stderr, stdout, text};
+use crate::program::{Folder, json, kept, plimsoll, stderr, stdout, text};
 
 #[test]
 fn a_recording_does_not_differ_from_itself() {

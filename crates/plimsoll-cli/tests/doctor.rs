@@ -1,7 +1,6 @@
 //! `plimsoll doctor` as its users meet it.
 
-mod program;
-use program::{explained, json, kept, plimsoll, stderr, text};
+use crate::program::{explained, json, kept, plimsoll, stderr, text};
 
 #[test]
 fn recordings_are_graded_good_usable_or_poor() {

@@ -1,9 +1,9 @@
 //! `plimsoll explain --events`, and categories of the user's own, as their users meet them.
 
-mod program;
-
-use program::{json, kept, plimsoll, stderr, text};
 use serde_json::Value;
+
+use crate::program;
+use crate::program::{json, kept, plimsoll, stderr, text};
 
 fn events(args: &[&str]) -> Value {
     let file = kept("gpt2_oom.pickle.gz");

@@ -1,8 +1,6 @@
 //! `plimsoll explain` as its users meet it.
 
-mod program;
-
-use program::{Folder, explained, json, kept, plimsoll, stderr, text};
+use crate::program::{Folder, explained, json, kept, plimsoll, stderr, text};
 
 /// The sum of a table's bytes.
 fn sum(rows: &serde_json::Value) -> u64 {
@@ -170,9 +168,9 @@ fn what_stays_at_the_end_stands_beside_the_peak_if_it_is_more_than_little() {
 
 #[test]
 fn a_file_without_events_says_what_cannot_be_known() {
-    let answer = text(&["explain", &kept("tiny.pickle.gz")]);
+    let answer = text(&["explain", &kept("features.bare.pickle.gz")]);
     assert!(!answer.contains("nothing failed") && answer.contains("whether memory ran out"), "{answer}");
-    let answer = json(&plimsoll(&["explain", &kept("tiny.pickle.gz"), "--json"]));
+    let answer = json(&plimsoll(&["explain", &kept("features.bare.pickle.gz"), "--json"]));
     assert!(answer["verdict"]["failed"].is_null(), "{answer}");
 }
 

@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-mod program;
-use program::{Folder, kept, plimsoll, stderr};
+use crate::program::{Folder, kept, plimsoll, stderr};
 
 #[test]
 fn the_page_and_the_terminal_give_the_same_verdict() {

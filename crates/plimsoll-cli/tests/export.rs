@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-mod program;
-use program::{Folder, explained, kept, plimsoll, stderr, text};
+use crate::program::{Folder, explained, kept, plimsoll, stderr, text};
 
 fn export(file: &str, more: &[&str]) -> String {
     text(&[&["export", &kept(file), "--to"], more].concat())

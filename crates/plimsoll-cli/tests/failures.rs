@@ -3,8 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-mod program;
-use program::{Folder, json, kept, plimsoll, stderr};
+use crate::program::{Folder, json, kept, plimsoll, stderr};
 
 #[test]
 fn what_cannot_be_read_exits_with_3_and_says_what_it_is() {

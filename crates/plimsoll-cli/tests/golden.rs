@@ -2,15 +2,26 @@
 //!
 //! A console block holds a command and what it prints (stdout and stderr together), `? CODE` where it fails, `...` for
 //! lines and `[..]` for characters that may be anything. Commands run beside the kept snapshots. After a change of
-//! wording, `TRYCMD=overwrite cargo test -p plimsoll-cli --test golden` writes the new texts; read the diff.
+//! wording, `TRYCMD=overwrite cargo test -p plimsoll-cli --test suite golden` writes the new texts; read the diff.
 
 use std::path::Path;
+use std::process::Command;
+
+/// Set in the process of the test, which changes the current folder.
+const ALONE: &str = "PLIMSOLL_TEST_ALONE";
 
 #[test]
 fn every_verb_prints_its_golden_text() {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let snapshots = here.join("../plimsoll-trace/tests/snapshots");
-    std::env::set_current_dir(snapshots).expect("the kept snapshots");
+    if std::env::var_os(ALONE).is_none() {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command.args(["--exact", "golden::every_verb_prints_its_golden_text", "--nocapture"]).env(ALONE, "1");
+        let output = command.current_dir(here.join("../plimsoll-trace/tests/snapshots")).output();
+        let output = output.expect("the test can be run");
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
     trycmd::TestCases::new()
         .env("NO_COLOR", "1")
         .env("COLUMNS", "100")

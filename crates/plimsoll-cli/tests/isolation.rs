@@ -11,9 +11,9 @@ use std::time::Duration;
 
 use plimsoll_needs::needs;
 
-mod program;
 use plimsoll_standin::process::Stat;
-use program::{Folder, json, stderr};
+
+use crate::program::{Folder, json, stderr};
 
 const ISOLATIONS: [&str; 2] = ["overlay", "redirect"];
 

@@ -1,7 +1,6 @@
 //! `plimsoll leaks` as its users meet it.
 
-mod program;
-use program::{json, kept, plimsoll, stderr, stdout, text};
+use crate::program::{json, kept, plimsoll, stderr, stdout, text};
 
 #[test]
 fn a_leak_is_reported_with_its_line_its_bytes_a_step_and_what_to_do() {

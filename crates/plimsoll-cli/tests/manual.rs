@@ -1,7 +1,6 @@
 //! `plimsoll completions` and `plimsoll man`: every verb is in them.
 
-mod program;
-use program::{Folder, plimsoll, stderr, text};
+use crate::program::{Folder, plimsoll, stderr, text};
 
 const VERBS: [&str; 13] = [
     "train",

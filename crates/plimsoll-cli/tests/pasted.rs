@@ -4,8 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
-mod program;
-use program::{Folder, json, kept, plimsoll, stderr, stdout, text};
+use crate::program::{Folder, json, kept, plimsoll, stderr, stdout, text};
 
 const FRAGMENTED: &str = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 36.00 MiB. GPU 0 has a total capacity of 39.56 GiB of \
     which 2.81 MiB is free. Process 16368 has 39.55 GiB memory in use. Of the allocated memory 38.05 GiB is allocated by PyTorch, and \

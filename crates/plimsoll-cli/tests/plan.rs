@@ -8,10 +8,8 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{plimsoll, stderr, stdout};
-use torch::{Torch, answer};
+use crate::program::{plimsoll, stderr, stdout};
+use crate::torch::{Torch, answer};
 
 /// Six blocks, most of whose memory are activations: about 700 MiB.
 const BLOCKS: &str = "

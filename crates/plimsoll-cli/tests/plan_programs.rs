@@ -4,10 +4,8 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{plimsoll, stderr, stdout};
-use torch::{Torch, answer};
+use crate::program::{plimsoll, stderr, stdout};
+use crate::torch::{Torch, answer};
 
 /// About 500 MiB of activations. The argument says what is unusual.
 const UNUSUAL: &str = "

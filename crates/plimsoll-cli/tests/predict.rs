@@ -8,11 +8,10 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
 use plimsoll_standin::process::Stat;
-use program::{Folder, explained, json, plimsoll, stderr, stdout, text};
-use torch::{Torch, answer};
+
+use crate::program::{Folder, explained, json, plimsoll, stderr, stdout, text};
+use crate::torch::{Torch, answer};
 
 #[test]
 fn gpus_are_listed_by_name() {

@@ -8,8 +8,7 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-use program::{Folder, json, plimsoll, stderr};
+use crate::program::{Folder, json, plimsoll, stderr};
 
 /// Runs a program on a Python with PyTorch.
 fn predict(name: &str, program: &str, options: &[&str], environment: &[(&str, &str)]) -> Output {

@@ -2,10 +2,8 @@
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::stderr;
-use torch::{Torch, answer};
+use crate::program::stderr;
+use crate::torch::{Torch, answer};
 
 const GENERATES: &str = "
 import sys, torch

@@ -6,10 +6,8 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::stderr;
-use torch::{Torch, answer};
+use crate::program::stderr;
+use crate::torch::{Torch, answer};
 
 const SELECTS: &str = "
 import sys, torch

@@ -7,10 +7,8 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{stderr, stdout};
-use torch::{Torch, answer};
+use crate::program::{stderr, stdout};
+use crate::torch::{Torch, answer};
 
 const NO_CONTEXT: [&str; 4] = ["--cc", "8.0", "--context", "0"];
 

@@ -1,7 +1,6 @@
 //! The Python package of the wheel, from its sources: what runs the program with any Python 3, and `python/tests` where
 //! `PLIMSOLL_PYTORCH` names a Python with PyTorch, pytest and IPython; no GPU is needed. `.ci/wheel` tries the wheel itself.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -9,10 +8,8 @@ use plimsoll_standin::{place, settings};
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{Folder, kept, stderr, stdout};
-use torch::Torch;
+use crate::program::{Folder, kept, stderr, stdout};
+use crate::torch::Torch;
 
 /// The folder of the package.
 fn package() -> PathBuf {
@@ -45,18 +42,6 @@ except plimsoll.UnreadableError as why:
     assert!(lines.starts_with("out of memory: CAPACITY") && lines.contains("\n3 absent.pickle"), "{lines}");
 }
 
-#[test]
-fn every_file_of_the_techniques_is_in_the_program_too() {
-    let mod_rs = include_str!("../src/techniques/mod.rs");
-    let folder = package().join("plimsoll/techniques");
-    for entry in fs::read_dir(folder).expect("the package") {
-        let name = entry.expect("an entry").file_name().to_string_lossy().into_owned();
-        if name.ends_with(".py") {
-            assert!(mod_rs.contains(&format!("techniques/{name}\")")), "{name} is not in PYTHON");
-        }
-    }
-}
-
 /// Runs these files of `python/tests`; on the stand-in if it is given.
 fn pytest(torch: &Torch, standin: Option<&Path>, files: &[&str]) -> Output {
     let mut python = python(&torch.python);
@@ -86,11 +71,17 @@ fn passes(output: &Output) {
 #[test]
 fn the_packages_own_tests_pass() {
     let torch = Torch::new("package", "");
-    passes(&pytest(
-        &torch,
-        None,
-        &["test_program.py", "test_memory_saving.py", "test_predict.py", "test_version.py"],
-    ));
+    let package = ["test_program.py", "test_memory_saving.py", "test_predict.py", "test_version.py"];
+    let injected = [
+        "test_protocol.py",
+        "test_inject.py",
+        "test_dataflow.py",
+        "test_growth.py",
+        "test_predict_parts.py",
+        "test_serve.py",
+        "test_offload_optimizer.py",
+    ];
+    passes(&pytest(&torch, None, &[package.as_slice(), &injected].concat()));
 }
 
 #[needs(pytorch, pytest, ipython)]

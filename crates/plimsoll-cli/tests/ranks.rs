@@ -5,8 +5,7 @@ use std::fs;
 use plimsoll_trace::snapshot::{Action, Event};
 use plimsoll_trace::{Sharing, input, output};
 
-mod program;
-use program::{Folder, json, kept, plimsoll, stderr, stdout, text};
+use crate::program::{Folder, json, kept, plimsoll, stderr, stdout, text};
 
 /// A folder with a copy of a snapshot for each rank.
 fn job(name: &str, files: &[&str]) -> Folder {

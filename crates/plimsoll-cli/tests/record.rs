@@ -8,8 +8,7 @@ use std::process::Command;
 use plimsoll_needs::needs;
 use plimsoll_standin::place;
 
-mod program;
-use program::{Folder, explained, plimsoll, stderr, text};
+use crate::program::{Folder, explained, plimsoll, stderr, text};
 
 #[test]
 fn options_stand_in_the_lines() {

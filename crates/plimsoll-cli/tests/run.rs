@@ -4,10 +4,8 @@ use std::process::Output;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{Folder, plimsoll, stderr, stdout};
-use torch::{Torch, answer};
+use crate::program::{Folder, plimsoll, stderr, stdout};
+use crate::torch::{Torch, answer};
 
 #[test]
 fn what_cannot_be_applied_as_asked_is_refused_before_anything_runs() {
@@ -157,7 +155,9 @@ fn losses_and_parameters_keep_their_bits_where_identical_numbers_are_claimed() {
             "checkpoint=2",
             "offload",
             "offload=60",
+            "offload-optimizer",
             "step-in-backward",
+            "step-in-backward,offload-optimizer",
             "free-grads,checkpoint,offload",
         ] {
             let output = run(&torch, set, arguments);

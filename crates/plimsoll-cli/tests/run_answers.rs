@@ -6,10 +6,8 @@ use std::process::{Command, Output};
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{Folder, plimsoll, stderr, stdout};
-use torch::Torch;
+use crate::program::{Folder, plimsoll, stderr, stdout};
+use crate::torch::Torch;
 
 /// Trains on the CPU: in this process, in one in another folder, or in one without an environment.
 const PROGRAM: &str = "

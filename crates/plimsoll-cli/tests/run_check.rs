@@ -4,11 +4,10 @@ use std::fs;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod standin;
-mod torch;
-use program::{plimsoll, stderr, stdout};
-use torch::Torch;
+use crate::program;
+use crate::program::{plimsoll, stderr, stdout};
+use crate::standin;
+use crate::torch::Torch;
 
 const TRAINS: &str = "
 import sys, torch, torch.nn as nn

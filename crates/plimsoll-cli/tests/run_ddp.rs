@@ -4,10 +4,8 @@ use std::process::Output;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{plimsoll, stderr, stdout};
-use torch::Torch;
+use crate::program::{plimsoll, stderr, stdout};
+use crate::torch::Torch;
 
 /// Each rank has data of its own; the first prints the mean loss of both, and a sum of the parameters.
 const TRAINS: &str = "

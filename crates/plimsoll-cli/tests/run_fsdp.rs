@@ -6,10 +6,8 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod torch;
-use program::{plimsoll, stderr, stdout};
-use torch::{Torch, answer};
+use crate::program::{plimsoll, stderr, stdout};
+use crate::torch::{Torch, answer};
 
 /// Tied weights, a loss inside or outside, a list of parameters from before the first call, a batch that two ranks cannot share evenly.
 const TRAINS: &str = "

@@ -5,11 +5,9 @@ use std::process::Output;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod standin;
-mod torch;
-use program::{plimsoll, stderr, stdout};
-use torch::{Torch, answer};
+use crate::program::{plimsoll, stderr, stdout};
+use crate::standin;
+use crate::torch::{Torch, answer};
 
 /// A model of three blocks; the argument says what is unusual.
 const ROWS: &str = "
@@ -269,7 +267,7 @@ print(sampled(1.2), sampled(1.0), sampled(1.0, 0.001), sampled(1.0, 0.05))
 #[test]
 fn one_step_in_sixteen_has_stacks_where_they_make_steps_longer() {
     let torch = Torch::new("run-stacks", SAMPLED);
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/run/stacks.py");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/python/plimsoll/_run/stacks.py");
     let output = run(&torch, "", &[source]);
     assert_eq!(stdout(&output), "(3, True) (40, True) (40, True) (3, True)\n", "{}", stderr(&output));
 }

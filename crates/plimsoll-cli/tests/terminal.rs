@@ -9,8 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-mod program;
-use program::{Folder, kept};
+use crate::program::{Folder, kept};
 
 /// Codes of a title, of colours (both forms), a bell, a return, and marks that reverse what follows.
 const HOSTILE: &str = "\x1b]0;owned\x07\x1b[31mx\u{9b}32m\r\u{8}\u{7f}\u{202e}gpj\u{2066}\u{200f}\u{61c}.y";

@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-mod program;
-use program::{Folder, json, stderr, stdout};
+use crate::program::{Folder, json, stderr, stdout};
 
 /// Programs that see each other's sockets and nobody else's.
 fn program(folder: &Folder) -> Command {

@@ -10,11 +10,9 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-mod standin;
-mod torch;
-use program::{Folder, json, plimsoll, stderr, stdout};
-use torch::Torch;
+use crate::program::{Folder, json, plimsoll, stderr, stdout};
+use crate::standin;
+use crate::torch::Torch;
 
 const TRAINS: &str = "
 import time, torch, torch.nn as nn

@@ -10,8 +10,7 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-use program::{Folder, plimsoll, stderr, stdout};
+use crate::program::{Folder, plimsoll, stderr, stdout};
 
 fn train(args: &[&str]) -> Output {
     plimsoll(&[&["train", "mnist"], args].concat())

@@ -5,9 +5,6 @@
 use plimsoll_needs::needs;
 use plimsoll_standin::place;
 
-#[path = "program/images.rs"]
-mod images;
-mod program;
 #[path = "../../plimsoll-cuda/tests/python/mod.rs"]
 mod python;
 
@@ -16,8 +13,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use images::stripes;
-use program::{Folder, json, stderr};
+use crate::program::images::stripes;
+use crate::program::{Folder, json, stderr};
 use python::environment_of_python;
 
 /// The program with the stand-in for libraries, as an H200.

@@ -9,8 +9,7 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-mod program;
-use program::{Folder, json, plimsoll, stderr, stdout};
+use crate::program::{Folder, json, plimsoll, stderr, stdout};
 
 /// A model small enough for a test.
 const SMALL: [&str; 12] = [

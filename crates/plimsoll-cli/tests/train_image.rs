@@ -6,12 +6,8 @@ use std::process::Output;
 
 use serde_json::Value;
 
-#[path = "program/images.rs"]
-mod images;
-mod program;
-
-use images::{png, put, stripes};
-use program::{Folder, json, plimsoll, stderr, stdout};
+use crate::program::images::{png, put, stripes};
+use crate::program::{Folder, json, plimsoll, stderr, stdout};
 
 fn image(args: &[&str]) -> Output {
     plimsoll(&[&["train", "image", "--image-size", "16", "--augment", "none"], args].concat())

@@ -1,8 +1,6 @@
 //! `plimsoll whatif` as its users meet it.
 
-mod program;
-
-use program::{json, kept, plimsoll, stderr, text};
+use crate::program::{json, kept, plimsoll, stderr, text};
 
 #[test]
 fn the_simulated_baseline_is_the_recorded_outcome() {

@@ -50,14 +50,14 @@ pub(crate) struct Shape {
 
 /// What a candidate of the heuristic says of itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct AlgorithmId {
     id: u32,
     option: u32,
 }
 
 /// Reads it from the algorithm's attributes.
-pub(crate) fn known(attribute: impl Fn(c_int) -> u32) -> Known {
-    Known { id: attribute(ID), option: attribute(CUSTOM_OPTION) }
+pub(crate) fn known(attribute: impl Fn(c_int) -> u32) -> AlgorithmId {
+    AlgorithmId { id: attribute(ID), option: attribute(CUSTOM_OPTION) }
 }
 
 /// A candidate as it is, or with [`CHANGES`], if it then runs.
@@ -68,8 +68,8 @@ pub(crate) enum Choice {
 }
 
 /// Which of the heuristic's candidates a product takes: Note [The choice of an algorithm]. `None` where there are none.
-pub(crate) fn choice(shape: Shape, candidates: impl Iterator<Item = Known>) -> Option<Choice> {
-    let candidates: Vec<Known> = candidates.collect();
+pub(crate) fn choice(shape: Shape, candidates: impl Iterator<Item = AlgorithmId>) -> Option<Choice> {
+    let candidates: Vec<AlgorithmId> = candidates.collect();
     let first = candidates.first()?;
     let Shape { m, n, k, is_short } = shape;
     if !is_short || k > FEW_TERMS || m.saturating_mul(n) < MANY_RESULTS {
@@ -87,7 +87,7 @@ mod tests {
     #[test]
     fn a_large_product_of_few_terms_takes_custom_option_1() {
         let of = |[m, n, k]: [usize; 3], is_short, id, options: &[u32]| {
-            choice(Shape { m, n, k, is_short }, options.iter().map(|&option| Known { id, option }))
+            choice(Shape { m, n, k, is_short }, options.iter().map(|&option| AlgorithmId { id, option }))
         };
         use Choice::{Candidate, Changed};
         assert_eq!(of([8192, 2304, 768], true, 66, &[0, 3, 1, 1]), Some(Candidate(2)));

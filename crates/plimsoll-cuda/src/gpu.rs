@@ -15,7 +15,7 @@ use crate::dnn::Dnn;
 use crate::driver::{Driver, Handle};
 use crate::error::{CudaError, Result};
 use crate::faults::{Fault, Faults};
-use crate::graph::Functions;
+use crate::graph_functions::Functions;
 use crate::kernels::Kernels;
 use crate::nvrtc::Nvrtc;
 use crate::pinned::Staging;

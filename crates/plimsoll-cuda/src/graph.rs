@@ -6,7 +6,7 @@
 //! stream, is refused above this crate. A kernel whose arguments differ from launch to launch is a node whose arguments are
 //! set before the launch: work that was launched before keeps its own.
 
-use std::ffi::{c_int, c_uint, c_void};
+use std::ffi::c_int;
 use std::sync::Arc;
 
 use plimsoll_alloc::StreamId;
@@ -14,39 +14,8 @@ use plimsoll_alloc::StreamId;
 use crate::driver::Handle;
 use crate::error::Result;
 use crate::gpu::Gpu;
-use crate::library::functions;
+use crate::graph_functions::KernelNode;
 use crate::step::Launch;
-
-functions! {
-    /// The functions, under the names that the library exports.
-    Functions {
-        cuStreamBeginCapture_v2(Handle, c_int);
-        cuStreamEndCapture(Handle, *mut Handle);
-        cuStreamGetCaptureInfo_v2(
-            Handle, *mut c_int, *mut u64, *mut Handle, *mut *const Handle, *mut usize,
-        );
-        cuGraphInstantiateWithFlags(*mut Handle, Handle, u64);
-        cuGraphLaunch(Handle, Handle);
-        cuGraphExecKernelNodeSetParams_v2(Handle, Handle, *const KernelNode);
-        cuGraphExecDestroy(Handle);
-        cuGraphDestroy(Handle);
-    }
-}
-
-/// `CUDA_KERNEL_NODE_PARAMS_v2`.
-#[repr(C)]
-pub(crate) struct KernelNode {
-    function: Handle,
-    grid: [c_uint; 3],
-    block: [c_uint; 3],
-    shared_bytes: c_uint,
-    arguments: *mut *mut c_void,
-    extra: *mut *mut c_void,
-    kernel: Handle,
-    context: Handle,
-}
-
-const _: () = assert!(size_of::<KernelNode>() == 72);
 
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const RELAXED: c_int = 2;

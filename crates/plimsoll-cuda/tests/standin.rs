@@ -43,7 +43,7 @@ fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
     let output = on_standin(test, environment);
     let text =
         String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{text}");
+    assert!(output.status.success() && text.contains("1 passed"), "{text}");
     false
 }
 

@@ -3,12 +3,14 @@
 //! It has two users: the stand-in device answers CUDA's queries from it, and a simulated device computes times from its
 //! bandwidths and FLOP/s. The crate holds data and look-ups only, and depends on no other crate.
 //!
+//! The files, from the bottom up; a file uses only files above it:
+//!
 //! | file | contents |
 //! |---|---|
 //! | `gpu.rs` | [`Gpu`], its [`Bandwidth`] and [`FlopRates`] |
-//! | `lookup.rs` | [`named`], [`of_capability`], [`nearest`], [`nearest_of`], and [`UnknownGpu`] |
 //! | `vendor.rs` | GPUs of other vendors, for the error message |
 //! | `table.rs`, `table/` | the rows, one file per generation |
+//! | `lookup.rs` | [`named`], [`of_capability`], [`nearest`], [`nearest_of`], and [`UnknownGpu`] |
 //!
 //! To add a GPU, add a constant to its generation's file and list it in `table.rs`.
 

@@ -12,7 +12,8 @@ use std::time::{Duration, Instant};
 
 use half::{bf16, f16};
 use plimsoll_kernels::dtype::DType;
-use plimsoll_kernels::matmul::{MatmulShape, MatrixStrides, matmul};
+use plimsoll_kernels::matmul::matmul;
+use plimsoll_kernels::matmul::{MatmulShape, MatrixStrides};
 use plimsoll_kernels::short_matmul::{short_matmul, short_matmul_scratch_len};
 
 /// Batch, rows, depth and columns; whether the left and the right operand are transposed.

@@ -229,14 +229,14 @@ fn convert_through<C: Compute>(
             });
         });
     }
-    let mut room = [0u64; RUN];
+    let mut bytes_of_run = [0u64; RUN];
     walk.for_each_run(0..walk.len(), |_, [from, to], len| {
         runs(len, |i, n| {
             let mut values = [C::default(); RUN];
             load(src.bytes, from + i * from_step, from_step, &mut values[..n]);
-            let room = &mut bytemuck::cast_slice_mut(&mut room)[..n * size];
-            store(&values[..n], room);
-            for (k, element) in room.chunks_exact(size).enumerate() {
+            let bytes_of_run = &mut bytemuck::cast_slice_mut(&mut bytes_of_run)[..n * size];
+            store(&values[..n], bytes_of_run);
+            for (k, element) in bytes_of_run.chunks_exact(size).enumerate() {
                 dst[(to + (i + k) * to_step) * size..][..size].copy_from_slice(element);
             }
         });

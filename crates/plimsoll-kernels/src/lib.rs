@@ -18,83 +18,65 @@
 //! differ in the last bits between processors, as products in matmul and convolution are fused with sums only
 //! where there is an instruction for it.
 //!
+//! The files, from the bottom up; a file uses only files above it:
+//!
 //! | file | kernels |
 //! |---|---|
 //! | `parallel.rs`, `region.rs` | the one way to use more cores; one parallel loop |
-//! | `dtype.rs`, `number.rs` | what elements are; the types that kernels compute in |
-//! | `random.rs` | random numbers into memory |
-//! | `simd.rs`, `walk.rs`, `transpose.rs`, `testing.rs` | wide registers; strided operands; 8 x 8 blocks; what tests share |
+//! | `dtype.rs`, `number.rs`, `exp.rs` | what elements are; the types that kernels compute in; exponential and tanh that vectorise |
+//! | `simd.rs`, `walk.rs`, `transpose.rs`, `tile.rs`, `testing.rs` | wide registers; strided operands; 8 x 8 blocks; tiles of products; what tests share |
 //! | `convert.rs` | elements of any type in the three that kernels compute in, and back |
-//! | `elementwise.rs`, `combine.rs`, `strided.rs` | a function of each element, in place of two others; copies, fills |
-//! | `exp.rs` | exponential and tanh that vectorise |
-//! | `reduce.rs` | sum, argmax |
-//! | `matmul.rs`, `packed_matmul.rs`, `short_matmul.rs` | strided, batched products; large ones; those of 16-bit floats |
-//! | `conv/`, `tile.rs` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops |
-//! | `attention/`, `philox.rs` | attention in blocks; the random bits of dropout |
-//! | `pool/`, `interpolate.rs` | windows' largest elements and means; images resampled |
-//! | `row_norm.rs` | rows to mean 0 and deviation 1 or by their root mean square, also of sums |
-//! | `channel_norm.rs`, `group_norm.rs`, `group_norm_last.rs` | channels of a batch, and groups of channels, to mean 0 and deviation 1 |
-//! | `cross_entropy.rs`, `linear_cross_entropy.rs` | of logits; of a projection, some rows at a time |
-//! | `pair_loss.rs` | losses of an input and a target of one shape |
-//! | `softmax.rs`, `loss.rs` | softmax rows; negative log likelihood, squared error |
-//! | `index.rs` | elements by index: picked, put, added |
-//! | `fold.rs`, `folds.rs`, `scan.rs` | reductions over any dimensions; running sums and products |
-//! | `mask.rs`, `remap.rs` | elements by a condition; flips, rolls, reflections |
-//! | `sort.rs`, `search.rs`, `multinomial.rs` | rows in order; places in them; places drawn by weights |
-//! | `distance.rs` | distances of every pair of two sets of vectors |
-//! | `unfold.rs` | derivative of overlapping windows |
+//! | `elementwise/` | a function of each element, in place of two others; copies, fills |
+//! | `reduce/` | sums, other reductions and the place of the largest over any dimensions; running sums and products |
+//! | `shape/` | flips, rolls, reflections; the derivative of overlapping windows |
+//! | `matmul/` | strided, batched products; large ones; those of 16-bit floats; distances of every pair of two sets of vectors |
+//! | `convolution/` | convolution: its three passes over the tiles of `tile.rs`, and as plain loops; pooling; images resampled |
+//! | `normalization/` | rows, channels and groups of channels to mean 0 and deviation 1; softmax |
+//! | `random/` | random numbers into memory; the random bits of dropout; places drawn by weights |
+//! | `attention/` | attention in blocks; pairs of elements turned by an angle |
+//! | `loss/` | cross entropy of logits, and of a projection, some rows at a time; likelihoods; losses of an input and a target of one shape |
+//! | `optimizer/` | steps of SGD, Adam and others; norms of gradients; gradients of a scaled loss |
+//! | `indexing/` | elements by index and by a condition; rows in order, and places in them |
 //! | `recurrent/` | the steps of RNN, LSTM and GRU, forward and backward |
-//! | `rotary.rs` | pairs of elements turned by an angle |
-//! | `optim/`, `unscale.rs` | SGD and Adam steps; gradients of a scaled loss |
+//!
+//! The folders are the families of `plimsoll-tensor`'s operators and of its kernels for GPUs, too.
 
 #![allow(missing_docs, reason = "a kernel explains the fields of its arguments; users see `plimsoll-tensor`")]
 
 pub mod attention;
-pub mod channel_norm;
-pub mod combine;
-pub mod conv;
 pub mod convert;
-pub mod cross_entropy;
-pub mod distance;
+pub mod convolution;
 pub mod dtype;
 pub mod elementwise;
 pub mod exp;
-pub mod fold;
-pub mod folds;
-pub mod group_norm;
-pub mod group_norm_last;
-pub mod index;
-pub mod interpolate;
-pub mod linear_cross_entropy;
+pub mod indexing;
 pub mod loss;
-pub mod mask;
 pub mod matmul;
-pub mod multinomial;
+pub mod normalization;
 pub mod number;
-pub mod optim;
-mod packed_matmul;
-pub mod pair_loss;
+pub mod optimizer;
 pub mod parallel;
-pub mod philox;
-pub mod pool;
 pub mod random;
 pub mod recurrent;
 pub mod reduce;
 mod region;
-pub mod remap;
-pub mod rotary;
-pub mod row_norm;
-pub mod scan;
-pub mod search;
-pub mod short_matmul;
+pub mod shape;
 mod simd;
-pub mod softmax;
-pub mod sort;
-pub mod strided;
 #[cfg(test)]
 mod testing;
 mod tile;
 mod transpose;
-pub mod unfold;
-pub mod unscale;
 mod walk;
+
+pub use attention::rotary;
+pub use convolution::{conv, interpolate, pool};
+pub use elementwise::{combine, strided};
+pub use indexing::{index, mask, search, sort};
+pub use loss::{cross_entropy, linear_cross_entropy, pair_loss};
+pub use matmul::{distance, short_matmul};
+pub use normalization::{channel_norm, group_norm, group_norm_last, row_norm, softmax};
+pub use optimizer as optim;
+pub use optimizer::unscale;
+pub use random::{multinomial, philox};
+pub use reduce::{fold, folds, scan};
+pub use shape::{remap, unfold};

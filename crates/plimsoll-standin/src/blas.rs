@@ -4,8 +4,8 @@
 use std::ffi::{c_int, c_void};
 
 use crate::argument::Out;
-use crate::call::{calls, makers, nothing, unknown, work};
-use crate::stream::kernel_somewhere;
+use crate::call::{calls, makers, nothing, unknown};
+use crate::stream::{kernel_somewhere, work};
 
 /// `sizeof(cublasLtMatmulHeuristicResult_t)`: an algorithm, its workspace in bytes, its state, its waves.
 const RESULT_BYTES: usize = 96;

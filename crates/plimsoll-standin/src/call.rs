@@ -2,8 +2,8 @@
 //! status code.
 //!
 //! - [`calls!`] defines exported functions with a body;
-//! - [`nothing!`] defines functions that have nothing to do on this device, [`work!`] those that would launch kernels,
-//!   [`makers!`] those that create an opaque object;
+//! - [`nothing!`] defines functions that have nothing to do on this device, [`makers!`] those that create an opaque object;
+//!   `work!` in `stream.rs` those that would launch kernels;
 //! - [`unknown!`] defines unsupported functions: each is reported once and fails.
 
 use std::cell::Cell;
@@ -80,19 +80,6 @@ macro_rules! nothing {
     )*};
 }
 
-/// Defines exported functions that would launch a library's kernels. They do nothing, whatever their arguments.
-macro_rules! work {
-    ($library:ident: $($name:ident)*) => {$(
-        #[unsafe(no_mangle)]
-        extern "C" fn $name() -> std::ffi::c_int {
-            $crate::call::answer($crate::error::Library::$library, stringify!($name), || {
-                $crate::stream::kernel_somewhere();
-                Ok(())
-            })
-        }
-    )*};
-}
-
 /// Defines exported functions that always fail as unsupported.
 macro_rules! unknown {
     ($library:ident: $($name:ident)*) => {$(
@@ -115,7 +102,7 @@ macro_rules! makers {
     )*};
 }
 
-pub(crate) use {calls, makers, nothing, unknown, work};
+pub(crate) use {calls, makers, nothing, unknown};
 
 /// A handle of an opaque object: never zero, never reused.
 pub(crate) fn new_handle() -> u64 {

@@ -4,6 +4,8 @@
 
 mod convolution;
 mod ctc;
+mod described;
+mod descriptor;
 mod graph;
 mod normalization;
 mod recurrent;
@@ -13,10 +15,10 @@ mod workspace;
 use std::ffi::{c_int, c_void};
 
 use crate::argument::Out;
-use crate::call::{calls, makers, nothing, unknown, work};
+use crate::call::{calls, makers, nothing, unknown};
 use crate::error::Outcome;
 use crate::notice;
-use crate::stream::StreamHandle;
+use crate::stream::{StreamHandle, work};
 
 /// `sizeof(cudnnConvolutionFwdAlgoPerf_t)`, the same for both backward passes: algorithm, status, time, workspace
 /// bytes, determinism, math type.

@@ -8,9 +8,10 @@
 use std::ffi::c_int;
 
 use crate::argument::{Out, little_endian};
-use crate::call::{calls, new_handle, nothing, work};
+use crate::call::{calls, new_handle, nothing};
 use crate::error::Failure;
 use crate::notice;
+use crate::stream::work;
 use crate::workspace;
 
 /// The most bytes of complex numbers that a single kernel handles: 16,384 numbers of 32 bits.

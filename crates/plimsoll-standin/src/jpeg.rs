@@ -5,9 +5,10 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::argument::Out;
-use crate::call::{calls, makers, nothing, work};
+use crate::call::{calls, makers, nothing};
 use crate::error::Failure;
 use crate::notice;
+use crate::stream::work;
 
 /// The most components of an image.
 const COMPONENTS: usize = 4;

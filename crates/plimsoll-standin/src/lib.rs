@@ -9,23 +9,25 @@
 //! what a launcher needs: the names of the settings, the library's folder and version. Calls that need no device stay
 //! NVIDIA's own: version numbers, error names, NVRTC.
 //!
+//! The files, from the bottom up; a file uses only files above it:
+//!
 //! | file | contents |
 //! |---|---|
-//! | `settings.rs`, `version.rs`, `place.rs` | for the launcher: the environment, the versions, the folder |
+//! | `settings.rs`, `process.rs` | the environment, for the launcher, too; whether a process has ended |
+//! | `lock.rs`, `error.rs` | locks; the outcome of a call |
 //! | `notice.rs` | assumptions and unsupported calls, which limit the figures |
-//! | `share.rs`, `process.rs` | devices that several processes use; whether a process has ended |
+//! | `share.rs`, `exchange.rs` | devices that several processes use; messages between ranks |
+//! | `argument.rs`, `fault.rs`, `call.rs` | every call: arguments, injected faults, the way through |
+//! | `version.rs`, `place.rs` | for the launcher: the versions, the folder |
 //! | `gpu.rs`, `gpu/` | the devices of this process, and their properties |
-//! | `call.rs`, `argument.rs`, `error.rs`, `fault.rs`, `lock.rs` | every call: arguments, outcome, injected faults, locks |
-//! | `memory.rs`, `memory/` | memory in use; address space; stray accesses; copies |
-//! | `stream.rs` | streams, events, captures |
-//! | `runtime.rs`, `runtime/` | `libcudart`: `cuda…` |
+//! | `workspace.rs` | undocumented workspaces: none, or a model's; a record of the requests for them |
+//! | `memory.rs`, `memory/`, `stream.rs`, `runtime.rs`, `runtime/`, `nccl.rs`, `nccl/` | memory in use, address space, stray accesses, copies; streams, events, captures; `libcudart`: `cuda…`; NCCL. A capture, a copy and a transfer each concern all of these |
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
 //! | `nvml.rs`, `nvml/` | `libnvidia-ml` |
-//! | `blas.rs`, `dnn.rs`, `dnn/`, `nccl.rs`, `nccl/` | cuBLAS and cuBLASLt, cuDNN, NCCL |
+//! | `planner.rs`, `planner/` | cuDNN's own plans, from a separate process with a description of the GPU |
+//! | `blas.rs`, `dnn.rs`, `dnn/` | cuBLAS and cuBLASLt, cuDNN |
 //! | `sparse.rs`, `sparse/` | cuSPARSE |
 //! | `solver.rs`, `solver/`, `fft.rs` | cuSOLVER with the workspaces of the commonest factorizations; cuFFT |
-//! | `workspace.rs` | undocumented workspaces: none, or a model's; a record of the requests for them |
-//! | `planner.rs`, `planner/` | cuDNN's own plans, from a separate process with a description of the GPU |
 //! | `structured.rs`, `jpeg.rs` | cuSPARSELt, as if it needed no workspace; nvJPEG, which reads only headers |
 //! | `cupti.rs` | CUPTI: profilers start, and record nothing |
 //! | `smi.rs` | the output of `nvidia-smi` |
@@ -57,6 +59,7 @@ mod cupti;
 mod dnn;
 mod driver;
 mod error;
+mod exchange;
 mod fault;
 mod fft;
 mod gpu;

@@ -118,7 +118,7 @@ impl Memory {
         let bytes = pages(bytes)?;
         self.take(device, bytes)?;
         let access = if matches!(kind, Kind::Managed(_)) { Access::Host } else { Access::None };
-        let begin = space::map(bytes, access).inspect_err(|_| self.give(device, bytes))?;
+        let begin = map(bytes, access).inspect_err(|_| self.give(device, bytes))?;
         self.ranges.insert(begin, Range { begin, bytes, kind });
         if let Kind::Pool(_) = kind {
             let pool = self.pools.entry(device).or_default();
@@ -156,7 +156,7 @@ impl Memory {
     /// `OutOfMemory` if no such range of addresses is free.
     pub(crate) fn reserve(&mut self, bytes: u64) -> Outcome<u64> {
         let bytes = pages(bytes)?;
-        let begin = space::map(bytes, Access::None)?;
+        let begin = map(bytes, Access::None)?;
         self.ranges.insert(begin, Range { begin, bytes, kind: Kind::Reserved });
         Ok(begin)
     }
@@ -355,4 +355,10 @@ impl Memory {
 /// A size, rounded up to whole pages.
 fn pages(bytes: u64) -> Outcome<u64> {
     bytes.max(1).checked_next_multiple_of(PAGE_BYTES).ok_or(Failure::OutOfMemory)
+}
+
+/// Reserves device addresses; the host's accesses to them are reported from now on.
+fn map(bytes: u64, access: Access) -> Outcome<u64> {
+    stray::watch();
+    space::map(bytes, access)
 }

@@ -2,7 +2,6 @@
 //! progress (`exchange.rs`), or a rank may run alone.
 
 mod collective;
-mod exchange;
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -12,12 +11,10 @@ use std::time::Instant;
 use crate::argument::Out;
 use crate::call::{calls, new_handle, nothing, unknown};
 use crate::error::{Failure, Outcome};
+use crate::exchange::{Exchange, deadline};
 use crate::lock::locked;
 use crate::memory::{Kind, memory};
 use crate::runtime::current_device;
-use exchange::Exchange;
-
-pub(crate) use exchange::{Message, deadline};
 
 /// A communicator's handle.
 type CommHandle = u64;

@@ -9,8 +9,9 @@ mod workspace;
 use std::ffi::c_int;
 
 use crate::argument::Out;
-use crate::call::{calls, makers, nothing, work};
+use crate::call::{calls, makers, nothing};
 use crate::error::Outcome;
+use crate::stream::work;
 use workspace::{
     HEADER_BYTES, SINGULAR_BATCH, cholesky, eigen, eigen_batch_bytes, eigen_jacobi, indefinite, orthogonal,
     qr, singular_jacobi,

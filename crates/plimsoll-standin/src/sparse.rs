@@ -12,10 +12,10 @@ use std::ffi::{c_int, c_void};
 
 use self::matrix::{Dense, Sparse, known};
 use crate::argument::Out;
-use crate::call::{calls, makers, new_handle, nothing, work};
+use crate::call::{calls, makers, new_handle, nothing};
 use crate::error::{Failure, Outcome};
 use crate::notice;
-use crate::stream::kernel_somewhere;
+use crate::stream::{kernel_somewhere, work};
 
 calls! { Sparse:
     fn cusparseCreateCsr(

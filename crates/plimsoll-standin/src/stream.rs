@@ -152,6 +152,21 @@ pub(crate) fn ran_on(stream: StreamHandle) {
     }
 }
 
+/// Defines exported functions that would launch a library's kernels. They do nothing, whatever their arguments.
+macro_rules! work {
+    ($library:ident: $($name:ident)*) => {$(
+        #[unsafe(no_mangle)]
+        extern "C" fn $name() -> std::ffi::c_int {
+            $crate::call::answer($crate::error::Library::$library, stringify!($name), || {
+                $crate::stream::kernel_somewhere();
+                Ok(())
+            })
+        }
+    )*};
+}
+
+pub(crate) use work;
+
 /// A kernel ran on an unknown stream, because a library stores the stream in its handle: it may be part of any capture.
 pub(crate) fn kernel_somewhere() {
     forget_all();

@@ -4,9 +4,10 @@
 use std::ffi::{c_int, c_void};
 
 use crate::argument::Out;
-use crate::call::{calls, nothing, work};
+use crate::call::{calls, nothing};
 use crate::error::Outcome;
 use crate::notice;
+use crate::stream::work;
 
 /// A matrix descriptor, stored at the beginning of cuSPARSELt's 1 KiB.
 #[derive(Debug, Clone, Copy)]

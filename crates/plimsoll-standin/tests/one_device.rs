@@ -1,18 +1,18 @@
 //! One device of 64 MiB: memory, streams, captures, copies, pointers, calls by name.
 
-mod library;
-
 use std::ffi::c_void;
 use std::ptr::null_mut;
-use std::sync::MutexGuard;
 
-use library::error;
+use crate::c;
+use crate::library;
+use crate::library::error;
+use crate::test_name;
 
 const PAGE: usize = 2 << 20;
 const PAGES: usize = 32;
 
-fn open() -> MutexGuard<'static, ()> {
-    library::open(&[("PLIMSOLL_STANDIN_GPU", "T4"), ("PLIMSOLL_STANDIN_MEMORY", "67108864")])
+fn opened(test: &str) -> bool {
+    library::opened(test, &[("PLIMSOLL_STANDIN_GPU", "T4"), ("PLIMSOLL_STANDIN_MEMORY", "67108864")])
 }
 
 fn malloc(bytes: usize) -> Result<u64, i32> {
@@ -52,7 +52,9 @@ fn launch(stream: u64) {
 
 #[test]
 fn the_device_is_given_out_by_the_page_to_the_last_one() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let held: Vec<u64> = (0..PAGES).map(|_| malloc(PAGE - 5).unwrap()).collect();
     assert_eq!((left(), malloc(1)), (0, Err(error::OUT_OF_MEMORY)));
     assert_eq!((c!(cudaPeekAtLastError()), c!(cudaGetLastError()), c!(cudaGetLastError())), (2, 2, 0));
@@ -66,7 +68,9 @@ fn the_device_is_given_out_by_the_page_to_the_last_one() {
 
 #[test]
 fn an_address_is_never_handed_out_twice() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let first = malloc(PAGE).unwrap();
     free(first);
     let second = malloc(PAGE).unwrap();
@@ -76,7 +80,9 @@ fn an_address_is_never_handed_out_twice() {
 
 #[test]
 fn physical_memory_counts_until_it_is_released_and_unmapped() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     // Pinned, on device 0: kind, handle types, location; the other fields are ignored.
     let properties = [1, 0, 1, 0, 0, 0, 0, 0];
     let (mut address, mut handle) = (0_u64, 0_u64);
@@ -110,7 +116,9 @@ fn physical_memory_counts_until_it_is_released_and_unmapped() {
 
 #[test]
 fn work_on_a_stream_has_finished_when_the_call_returns() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (stream, mut event) = (stream(), 0_u64);
     assert_eq!(c!(cudaEventCreateWithFlags(&mut event => *mut u64, 2 => u32)), 0);
     assert_eq!(c!(cudaEventRecord(event => u64, stream => u64)), 0);
@@ -124,7 +132,9 @@ fn work_on_a_stream_has_finished_when_the_call_returns() {
 
 #[test]
 fn a_capture_counts_what_is_launched_on_its_stream() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (captured, other) = (stream(), stream());
     let (mut status, mut number, mut graph, mut nodes) = (9, 0_u64, 0_u64, 0_usize);
     assert_eq!(c!(cudaStreamBeginCapture(captured => u64, 0 => i32)), 0);
@@ -149,7 +159,9 @@ fn a_capture_counts_what_is_launched_on_its_stream() {
 
 #[test]
 fn the_host_gets_back_what_it_sent_until_a_kernel_runs() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (to_device, to_host) = (1, 2);
     let device = malloc(100).unwrap();
     let sent = *b"sent";
@@ -165,7 +177,9 @@ fn the_host_gets_back_what_it_sent_until_a_kernel_runs() {
 
 #[test]
 fn pointers_to_host_and_device_are_distinguished() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let device = malloc(100).unwrap();
     let (mut pinned, pageable) = (0_u64, 5_u8);
     assert_eq!(c!(cudaHostAlloc(&mut pinned => *mut u64, 100 => usize, 0 => u32)), 0);
@@ -188,7 +202,9 @@ fn used_kib() -> u64 {
 
 #[test]
 fn a_large_copy_to_pinned_memory_writes_zeros_and_takes_no_memory() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (bytes, mut pinned) = (32 << 20, 0_u64);
     let device = malloc(bytes).unwrap();
     assert_eq!(c!(cudaHostAlloc(&mut pinned => *mut u64, bytes => usize, 0 => u32)), 0);
@@ -206,7 +222,9 @@ fn a_large_copy_to_pinned_memory_writes_zeros_and_takes_no_memory() {
 
 #[test]
 fn a_pool_reports_its_use() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (mut pool, mut address) = (0_u64, 0_u64);
     c!(cudaDeviceGetDefaultMemPool(&mut pool => *mut u64, 0 => i32));
     assert_eq!(c!(cudaMallocAsync(&mut address => *mut u64, 3 * PAGE => usize, 0 => u64)), 0);
@@ -221,7 +239,9 @@ fn a_pool_reports_its_use() {
 
 #[test]
 fn driver_functions_are_found_by_name_and_unsupported_ones_fail_when_called() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (mut found, mut other) = (null_mut::<c_void>(), null_mut::<c_void>());
     let find = |name: &std::ffi::CStr, address: &mut *mut c_void| {
         let none = null_mut();
@@ -236,7 +256,9 @@ fn driver_functions_are_found_by_name_and_unsupported_ones_fail_when_called() {
 
 #[test]
 fn each_library_fails_with_its_own_status_code() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     assert_eq!(c!(cudaGraphAddNode()), error::NOT_SUPPORTED);
     assert_eq!(
         [c!(cublasLtMatmulAlgoCheck()), c!(cudnnGetFilterNdDescriptor()), c!(ncclCommGrow())],
@@ -247,7 +269,9 @@ fn each_library_fails_with_its_own_status_code() {
 
 #[test]
 fn a_communicator_answers_at_once() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (mut comm, mut ranks, id) = (0_u64, 0, [0_u8; 128]);
     let config = null_mut::<c_void>();
     let join = |comm: &mut u64, rank: i32| {
@@ -264,7 +288,9 @@ fn a_communicator_answers_at_once() {
 
 #[test]
 fn a_factorization_reports_no_workspace() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (mut handle, mut elements, mut bytes) = (0_u64, 9_i32, [9_usize; 2]);
     assert_eq!(c!(cusolverDnCreate(&mut handle => *mut u64)), 0);
     let code = c!(cusolverDnSgeqrf_bufferSize(

@@ -1,15 +1,15 @@
 //! Calls that ordinary programs make beside PyTorch's allocator: memory shared between processes, the state of a device,
 //! parts of it, profilers, and a CUDA runtime that is compiled into a library.
 
-mod library;
-
 use std::ffi::{CStr, c_char};
-use std::sync::MutexGuard;
 
-use library::error;
+use crate::c;
+use crate::library;
+use crate::library::error;
+use crate::test_name;
 
-fn open() -> MutexGuard<'static, ()> {
-    library::open(&[("PLIMSOLL_STANDIN_GPU", "H100")])
+fn opened(test: &str) -> bool {
+    library::opened(test, &[("PLIMSOLL_STANDIN_GPU", "H100")])
 }
 
 /// `cudaIpcMemHandle_t`, by value.
@@ -25,7 +25,9 @@ fn free_bytes() -> usize {
 
 #[test]
 fn memory_that_another_process_shares_takes_addresses_and_no_bytes() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (mut address, mut opened, mut handle) = (0_u64, 0_u64, Handle([0; 8]));
     assert_eq!(c!(cudaMalloc(&mut address => *mut u64, 4 << 20 => usize)), 0);
     assert_eq!(c!(cudaIpcGetMemHandle(&mut handle => *mut Handle, address + 512 => u64)), 0);
@@ -43,7 +45,9 @@ fn memory_that_another_process_shares_takes_addresses_and_no_bytes() {
 
 #[test]
 fn a_device_says_that_it_is_idle() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (device, mut rates, mut number) = (1_u64, [9_u32; 2], 0_u32);
     assert_eq!(c!(nvmlDeviceGetUtilizationRates(device => u64, &mut rates => *mut [u32; 2])), 0);
     assert_eq!(rates, [0, 0]);
@@ -59,7 +63,9 @@ fn a_device_says_that_it_is_idle() {
 
 #[test]
 fn a_devices_multiprocessors_are_split_into_groups_that_fit() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     // `CUdevResource`: its type, 92 bytes, the number of multiprocessors.
     let count = |resource: &[u32; 36]| (resource[0], resource[24]);
     let (mut whole, mut groups, mut rest, mut fit) = ([0_u32; 36], [[0_u32; 36]; 2], [0_u32; 36], 2_u32);
@@ -76,7 +82,9 @@ fn a_devices_multiprocessors_are_split_into_groups_that_fit() {
 
 #[test]
 fn a_profiler_starts_and_records_nothing() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (mut text, mut subscriber) = (std::ptr::null::<c_char>(), 0_u64);
     assert_eq!(c!(cuptiGetResultString(1 => i32, &mut text => *mut *const c_char)), 0);
     // SAFETY: the library gave a text that ends with a zero.
@@ -90,7 +98,9 @@ fn a_profiler_starts_and_records_nothing() {
 
 #[test]
 fn tables_of_the_driver_are_refused() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let (mut table, id) = (7_u64, [0_u8; 16]);
     let code = c!(cuGetExportTable(&mut table => *mut u64, &id => *const [u8; 16]));
     assert_eq!((code, table), (error::NOT_SUPPORTED, 0));
@@ -98,7 +108,9 @@ fn tables_of_the_driver_are_refused() {
 
 #[test]
 fn the_most_that_a_process_had_is_kept() {
-    let _alone = open();
+    if !opened(test_name!()) {
+        return;
+    }
     let mut address = 0_u64;
     assert_eq!(c!(cudaMalloc(&mut address => *mut u64, 64 << 20 => usize)), 0);
     assert_eq!(c!(cudaFree(address => u64)), 0);

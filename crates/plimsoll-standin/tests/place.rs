@@ -1,10 +1,10 @@
 //! The folder that a launcher creates.
 
-mod library;
-
 use std::path::Path;
 
 use plimsoll_standin::{place, version};
+
+use crate::library;
 
 #[test]
 fn every_name_in_the_folder_links_to_the_library() {

@@ -1,15 +1,17 @@
 //! Messages on stderr, and injected faults. Each test runs this test program again in a process of its own.
 
-mod library;
-
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
+
+use crate::c;
+use crate::library;
+use crate::test_name;
 
 /// Runs a test of this file that is otherwise ignored, in an environment.
 fn run(test: &str, environment: &[(&str, &str)]) -> (Output, String) {
     let mut command = Command::new(std::env::current_exe().expect("a path"));
-    let command =
-        command.args(["--exact", test, "--ignored", "--nocapture"]).envs(environment.iter().copied());
+    command.args(["--exact", &format!("reports::{test}"), "--ignored", "--nocapture"]);
+    let command = command.env(library::ALONE, "1").envs(environment.iter().copied());
     let output = command.output().expect("the test can be run");
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     (output, said)
@@ -25,7 +27,7 @@ fn an_unsupported_call_is_reported_once() {
 #[test]
 #[ignore = "run by another test"]
 fn asks_twice() {
-    let _alone = library::open(&[]);
+    assert!(library::opened(test_name!(), &[]));
     assert_eq!((c!(cuMulticastCreate()), c!(cuMulticastCreate())), (801, 801));
 }
 
@@ -40,7 +42,7 @@ fn a_stray_access_is_reported_and_ends_the_process() {
 #[test]
 #[ignore = "run by another test"]
 fn touches() {
-    let _alone = library::open(&[]);
+    assert!(library::opened(test_name!(), &[]));
     let mut address = 0_u64;
     c!(cudaMalloc(&mut address => *mut u64, 100 => usize));
     let byte = std::ptr::with_exposed_provenance::<u8>(address as usize + 16);
@@ -60,7 +62,7 @@ fn a_fault_signal_that_another_process_sends_ends_the_process_without_a_report()
 fn is_sent_a_fault() {
     // SAFETY: as the system sets it; Rust's own handler, like ours, waits for the access to be made again.
     unsafe { libc::signal(libc::SIGSEGV, libc::SIG_DFL) };
-    let _alone = library::open(&[]);
+    assert!(library::opened(test_name!(), &[]));
     let mut address = 0_u64;
     c!(cudaMalloc(&mut address => *mut u64, 100 => usize));
     // SAFETY: the signal is what is tested; the process ends here.
@@ -79,7 +81,7 @@ fn an_injected_fault_fails_the_named_call_with_the_given_error() {
 #[test]
 #[ignore = "run by another test"]
 fn is_failed() {
-    let _alone = library::open(&[]);
+    assert!(library::opened(test_name!(), &[]));
     let (mut address, mut handle) = (0_u64, 0_u64);
     let codes: Vec<i32> = (0..3).map(|_| c!(cudaMalloc(&mut address => *mut u64, 100 => usize))).collect();
     assert_eq!((codes.as_slice(), c!(cudaGetLastError())), (&[0, 2, 0][..], 2));
@@ -100,7 +102,7 @@ fn another_version_and_invalid_settings_are_reported() {
 #[test]
 #[ignore = "run by another test"]
 fn asks_twice_of_cuda() {
-    let _alone = library::open(&[]);
+    assert!(library::opened(test_name!(), &[]));
     let mut count = 0;
     assert_eq!((c!(cudaGetDeviceCount(&mut count => *mut i32)), count), (0, 1));
 }

@@ -1,7 +1,7 @@
 //! Mixed precision: operators choose the type of their inputs, as PyTorch's autocast does.
 //!
-//! Each operator says what suits it ([`Autocast`], PyTorch's lists for CUDA). While [`autocast`] is open on a thread, the road
-//! (`road/`) casts its inputs first; a cast is recorded, so gradients come back in the type of the parameter. The
+//! Each operator says what suits it ([`Autocast`], PyTorch's lists for CUDA). While [`autocast`] is open on a thread, dispatch
+//! (`dispatch/`) casts its inputs first; a cast is recorded, so gradients come back in the type of the parameter. The
 //! cast of a parameter is kept until the outermost `autocast` ends, so that a weight that is used twice is cast once.
 
 use std::cell::{Cell, RefCell};
@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use smallvec::SmallVec;
 
-use crate::autocast_mode::{self, Switched};
+use crate::autocast_mode::{self, ModeGuard};
 use crate::autograd::is_grad_enabled;
 use crate::dtype::{DType, promote};
 use crate::error::{Error, Result};
@@ -85,13 +85,13 @@ pub fn lower(x: &Tensor) -> Result<Tensor> {
 
 /// Autocast as it was set until this is dropped, then as it was before.
 struct Opened {
-    _switched: Switched,
+    _guard: ModeGuard,
 }
 
 impl Opened {
     fn new(lower: Option<DType>) -> Opened {
         DEPTH.set(DEPTH.get() + 1);
-        Opened { _switched: Switched::to(lower) }
+        Opened { _guard: ModeGuard::to(lower) }
     }
 }
 

@@ -15,17 +15,17 @@ pub(crate) fn lower() -> Option<DType> {
 
 /// The switch as it was set until this is dropped, then as it was before.
 #[derive(Debug)]
-pub(crate) struct Switched {
+pub(crate) struct ModeGuard {
     before: Option<DType>,
 }
 
-impl Switched {
-    pub(crate) fn to(lower: Option<DType>) -> Switched {
-        Switched { before: LOWER.replace(lower) }
+impl ModeGuard {
+    pub(crate) fn to(lower: Option<DType>) -> ModeGuard {
+        ModeGuard { before: LOWER.replace(lower) }
     }
 }
 
-impl Drop for Switched {
+impl Drop for ModeGuard {
     fn drop(&mut self) {
         LOWER.set(self.before);
     }

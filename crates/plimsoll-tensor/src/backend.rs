@@ -1,7 +1,7 @@
 //! The seam to devices: all that the runtime asks of one.
 //!
 //! A back end computes and copies; it never allocates. Outputs and scratch come to it ready-made through
-//! `road/`, so that every device, the simulated one too, sees the same requests in the same order.
+//! `dispatch/`, so that every device, the simulated one too, sees the same requests in the same order.
 //! To add a device, implement [`Backend`] and hand it to `Device::new` in `device.rs`. A device that computes later
 //! implements [`Queues`] too; `testing/late.rs` is one.
 

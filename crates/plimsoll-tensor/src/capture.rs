@@ -249,7 +249,7 @@ impl Graph {
             let message = format!("step {step} of a graph with {}", self.steps.len());
             return Err(Error::argument("set_step", message));
         };
-        let kernel = captured.again(rule, steps)?;
+        let kernel = captured.rebuild(rule, steps)?;
         match (&mut self.work, self.step_at.get(step)) {
             (Some(work), Some(&at)) => work.change(at, kernel),
             _ => Ok(()),

@@ -16,13 +16,18 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// Uninitialised room for a dense tensor; `op` names the request.
+    /// Uninitialised memory for a dense tensor; `op` names the request.
     pub(crate) fn alloc(device: &Device, layout: Layout, dtype: DType, op: &'static str) -> Result<Data> {
-        Ok(Data { storage: Data::room(device, &layout, dtype, op)?, layout, dtype })
+        Ok(Data { storage: Data::alloc_storage(device, &layout, dtype, op)?, layout, dtype })
     }
 
     /// The memory for it alone.
-    pub(crate) fn room(device: &Device, layout: &Layout, dtype: DType, op: &'static str) -> Result<Storage> {
+    pub(crate) fn alloc_storage(
+        device: &Device,
+        layout: &Layout,
+        dtype: DType,
+        op: &'static str,
+    ) -> Result<Storage> {
         Storage::alloc(device, (layout::checked_len(layout.shape())? * dtype.size()) as u64, op)
     }
 

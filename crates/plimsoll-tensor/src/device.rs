@@ -41,9 +41,9 @@ pub struct Device(pub(crate) Arc<Inner>);
 pub(crate) struct Inner {
     backend: Box<dyn Backend>,
     computes: Computes,
-    /// Whether operators are shared with a queue or with what watches the road: asked by every operation.
+    /// Whether operators are shared with a queue or with what watches dispatch: asked by every operation.
     shares_operators: AtomicBool,
-    /// What `road/` calls between operators, of a type that is its own.
+    /// What `dispatch/` calls between operators, of a type that is its own.
     watch: OnceLock<Box<dyn Any + Send + Sync>>,
     /// Streams made so far, without the default one.
     streams: AtomicU64,
@@ -239,13 +239,13 @@ impl Device {
     /// Runs `f`, and gives this device the random numbers back that it had before. As `torch.random.fork_rng`.
     pub fn fork_rng<T>(&self, f: impl FnOnce() -> T) -> T {
         /// Also when `f` panics.
-        struct Before<'a>(&'a Device, RngState);
-        impl Drop for Before<'_> {
+        struct Restore<'a>(&'a Device, RngState);
+        impl Drop for Restore<'_> {
             fn drop(&mut self) {
                 self.0.set_rng_state(self.1);
             }
         }
-        let _before = Before(self, self.rng_state());
+        let _before = Restore(self, self.rng_state());
         f()
     }
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use crate::autocast;
-use crate::autocast_mode::Switched;
+use crate::autocast_mode::ModeGuard;
 use crate::autograd::{Saved, Unpacked, is_grad_enabled, no_grad, place};
 use crate::data::Data;
+use crate::dispatch::Tensors;
 use crate::error::{Error, Result};
 use crate::operator::{Autocast, Slot};
-use crate::road::Tensors;
 use crate::second::{self, linked, own};
 use crate::tensor::{Derivative, Edge, Grads, Node, Tensor};
 use crate::unwind::caught;
@@ -194,7 +194,7 @@ pub fn apply<F: Function>(function: F, ins: &[&Tensor]) -> Result<Tensors> {
         return record(function, ins);
     }
     let cast = autocast::inputs(function.autocast(), ins)?;
-    let _off = Switched::to(None);
+    let _off = ModeGuard::to(None);
     match &cast {
         Some(cast) => record(function, &cast.iter().collect::<SmallVec<[&Tensor; 4]>>()),
         None => record(function, ins),

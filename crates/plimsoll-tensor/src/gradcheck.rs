@@ -5,9 +5,9 @@
 //! analytical one come from backward passes.
 
 use crate::autograd::{GradOptions, enable_grad, grad, no_grad};
+use crate::dispatch::Tensors;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::road::Tensors;
 use crate::tensor::Tensor;
 
 /// Steps and tolerances, with PyTorch's defaults: for inputs in `float64`.

@@ -13,17 +13,17 @@ pub(crate) fn is_enabled() -> bool {
 
 /// The switch is on until this is dropped, then as it was before.
 #[derive(Debug)]
-pub(crate) struct Switched {
+pub(crate) struct ModeGuard {
     before: bool,
 }
 
-impl Switched {
-    pub(crate) fn on() -> Switched {
-        Switched { before: ON.replace(true) }
+impl ModeGuard {
+    pub(crate) fn on() -> ModeGuard {
+        ModeGuard { before: ON.replace(true) }
     }
 }
 
-impl Drop for Switched {
+impl Drop for ModeGuard {
     fn drop(&mut self) {
         ON.set(self.before);
     }

@@ -34,7 +34,7 @@ pub trait Kernel: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// The type in which [`Kernel::cpu`] reads and writes a tensor of this type. Where it is another, the road hands the
+    /// The type in which [`Kernel::cpu`] reads and writes a tensor of this type. Where it is another, dispatch hands the
     /// kernel converted copies, and converts what it wrote. By default kernels know floats of 32 and 64 bits and
     /// `int64`, and that serves every type; one that reads all of them itself gives back what it is given.
     fn cpu_type(&self, dtype: DType) -> DType {

@@ -19,7 +19,7 @@
 //! | `second.rs` | derivatives of derivatives |
 //! | `operator.rs` | [`Operator`]: what ours and the users' own say of themselves |
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
-//! | `road/` | [`call`]: the one road from an operator to a device |
+//! | `dispatch/` | [`call`]: how an operator runs on a device |
 //! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): what is saved is dropped and computed again; [`recompute_output`](checkpoint::recompute_output): what an operation gives |
 //! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): what is saved waits in host memory |
 //! | `residency.rs` | tensors whose bytes leave their device and come back: [`State`], [`PinGuard`] |
@@ -27,7 +27,7 @@
 //! | `testing/` | devices for tests: one that computes later |
 //! | `gradcheck.rs` | derivatives against finite differences, for a function of the users' own |
 //! | `suite/` | what every operator must do, as a suite of checks |
-//! | `ops/` | what can be computed: an operator a file, with its derivative |
+//! | `ops/` | what can be computed, by family: an operator a file, with its derivative |
 //! | `capture.rs` | [`Graph`]: captured work that is replayed |
 //!
 //! Unsafe code is in `view.rs` and `cpu/` only.
@@ -49,6 +49,7 @@ mod cuda_device;
 mod cuda_times;
 mod data;
 mod device;
+mod dispatch;
 mod dtype;
 mod error;
 mod facts;
@@ -66,7 +67,6 @@ pub mod pinned;
 mod properties;
 mod random;
 mod residency;
-mod road;
 pub mod save_on_cpu;
 mod second;
 mod sim;
@@ -92,6 +92,7 @@ pub use cuda::CudaCall;
 pub use cuda_device::{CudaReport, cuda_report};
 pub use cuda_times::{KernelTime, cuda_kernel_times};
 pub use device::{Device, Owner};
+pub use dispatch::{Tensors, call, create, into_out};
 pub use dtype::{DType, Element, Scalar, Stored, bf16, f16, promote, result_type};
 pub use error::{Error, OutOfMemory, Result};
 pub use facts::{DeviceFacts, DeviceKind};
@@ -113,7 +114,6 @@ pub use plimsoll_alloc::{Bytes, CategoryBytes, Gauges, MemoryInfo, Segment, Stre
 pub use properties::{Bandwidth, DeviceProperties, FlopRates};
 pub use random::{Generator, RngState, with_generator};
 pub use residency::PinGuard;
-pub use road::{Tensors, call, create, into_out};
 pub use sim::SimConfig;
 pub use storage::State;
 pub use stream::{Event, Stream, with_stream};

@@ -2,7 +2,7 @@
 //!
 //! An operator is a value: a struct that carries its parameters. It says what its outputs will be
 //! ([`Operator::infer`]), what it costs, what it saves for its derivative and what that is; its kernels are the
-//! other half ([`Kernel`]). [`crate::call`] leads it down the one road to a device (`road/`).
+//! other half ([`Kernel`]). [`crate::call`] runs it on a device (`dispatch/`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -319,7 +319,7 @@ impl Backward<'_> {
     }
 }
 
-/// An operator that was run and recorded, as the road held it, with what it saved.
+/// An operator that was run and recorded, as dispatch held it, with what it saved.
 pub(crate) struct Recorded<H> {
     pub(crate) op: H,
     pub(crate) saved: SavedTensors,

@@ -105,12 +105,12 @@ pub(crate) fn current() -> Option<Generator> {
 /// PyTorch's functions. A [checkpoint](crate::checkpoint) inside of it draws the same numbers in its second run.
 pub fn with_generator<T>(generator: &Generator, f: impl FnOnce() -> T) -> T {
     /// Also when `f` panics.
-    struct Before(Option<Generator>);
-    impl Drop for Before {
+    struct Restore(Option<Generator>);
+    impl Drop for Restore {
         fn drop(&mut self) {
             CURRENT.set(self.0.take());
         }
     }
-    let _before = Before(CURRENT.replace(Some(generator.clone())));
+    let _before = Restore(CURRENT.replace(Some(generator.clone())));
     f()
 }

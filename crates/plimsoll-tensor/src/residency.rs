@@ -1,6 +1,6 @@
 //! Tensors whose bytes leave their device and come back when an operation needs them.
 //!
-//! Bytes wait in pinned host memory, or a recipe computes them again. Operators and kernels do not notice; all tensors
+//! Bytes wait in pinned host memory, or a recipe computes them computed. Operators and kernels do not notice; all tensors
 //! that share a storage leave and come back together.
 
 use crate::autograd::no_grad;
@@ -82,13 +82,13 @@ impl Tensor {
         }
         let (shape, dtype, device) = (self.shape().to_vec(), self.dtype(), self.device().clone());
         let storage = move || -> Result<Storage> {
-            let again = no_grad(|| caught(NAME, "its recipe", &recipe))?;
-            if (again.shape(), again.dtype(), again.device()) != (&shape[..], dtype, &device) {
-                let message = format!("its recipe gave {again:?} for {shape:?} of {dtype} on {device}");
+            let computed = no_grad(|| caught(NAME, "its recipe", &recipe))?;
+            if (computed.shape(), computed.dtype(), computed.device()) != (&shape[..], dtype, &device) {
+                let message = format!("its recipe gave {computed:?} for {shape:?} of {dtype} on {device}");
                 return Err(Error::shape(NAME, message));
             }
-            let own = again.is_unique() && again.is_whole() && !again.is_pinned();
-            let own = if own { again } else { no_grad(|| again.copy())? };
+            let own = computed.is_unique() && computed.is_whole() && !computed.is_pinned();
+            let own = if own { computed } else { no_grad(|| computed.copy())? };
             Ok(own.data().storage.clone())
         };
         self.data().storage.evict_with(std::sync::Arc::new(storage))

@@ -106,7 +106,7 @@ pub(crate) fn record(
         return Ok(results);
     }
     let name = node.name();
-    let again = Again {
+    let derivative = RecordedDerivative {
         derivative: node.derivative(Keep::Retain)?,
         of: node.clone(),
         kept: ins.iter().map(|x| Saved::new(x.data(), name)).collect::<Result<_>>()?,
@@ -114,7 +114,7 @@ pub(crate) fn record(
         has_grad: grads.iter().map(Option::is_some).collect(),
         wanted: SmallVec::from_slice(wanted),
     };
-    let made = Node::new(name, &ins, results.len(), Arc::new(again), place());
+    let made = Node::new(name, &ins, results.len(), Arc::new(derivative), place());
     let linked = |(i, result): (usize, Option<Tensor>)| {
         result.map(|result| Tensor::linked(result.data().clone(), Some((made.clone(), i))))
     };
@@ -122,7 +122,7 @@ pub(crate) fn record(
 }
 
 /// A derivative that was computed by a kernel, with what it worked from.
-struct Again {
+struct RecordedDerivative {
     derivative: Arc<dyn Derivative>,
     of: Arc<Node>,
     /// What the derivative had saved, and then the gradients that came in.
@@ -132,7 +132,7 @@ struct Again {
     wanted: SmallVec<[bool; 4]>,
 }
 
-impl Derivative for Again {
+impl Derivative for RecordedDerivative {
     fn kept(&self, visit: &mut dyn FnMut(&Data)) {
         self.kept.iter().filter_map(Saved::data).for_each(visit);
     }

@@ -130,7 +130,7 @@ impl Backend for Sim {
     }
 
     fn read(&self, _: View<'_>, _: &mut Vec<u8>, _: StreamId) -> Result<()> {
-        // the road refuses before it comes here; a device without values has no bytes to append.
+        // dispatch refuses before it comes here; a device without values has no bytes to append.
         Ok(())
     }
 

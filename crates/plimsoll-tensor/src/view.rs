@@ -1,6 +1,6 @@
 //! What a back end gets to see of a tensor: where it lies, how, and of what type.
 //!
-//! A [`View`] is made by `road/` alone, which holds the locks of the storages for as long as the views
+//! A [`View`] is made by `dispatch/` alone, which holds the locks of the storages for as long as the views
 //! live: any number of readers, or one writer. A device that computes later copies them into its queue, whose order takes
 //! the place of the locks. A back end whose addresses are host memory makes an [`In`] or
 //! an [`Out`] of it: turning an address into a slice happens here and nowhere else.
@@ -137,7 +137,7 @@ impl<'a> In<'a> {
     pub(crate) fn words<S: Pod>(&self) -> &'a [S] {
         let (first, len) = self.0.span::<S>();
         // SAFETY: the storage owns `bytes` bytes at `address` while the lock behind this view is held
-        // (road/); `View::new` checked that the last element lies inside them. Every bit pattern is a valid
+        // (dispatch/); `View::new` checked that the last element lies inside them. Every bit pattern is a valid
         // value, host memory is zeroed before its first use, and blocks begin at multiples
         // of 512 bytes, so elements are aligned.
         unsafe { std::slice::from_raw_parts(first, len) }

@@ -1,13 +1,10 @@
 //! Attention: its memory, its layouts, its second derivative, its random numbers and what it refuses.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod second;
-
 use plimsoll_tensor::{
     AttentionOptions, BackwardOptions, CpuConfig, DType, Device, Result, SimConfig, Tensor,
 };
-use second::check_second;
+
+use crate::second::check_second;
 
 fn causal() -> AttentionOptions<'static> {
     AttentionOptions { is_causal: true, ..AttentionOptions::default() }

@@ -1,7 +1,5 @@
 //! The way back: what gets a gradient, what is kept for it, and what is refused.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::panic;
 use std::sync::Barrier;
 use std::thread;

@@ -1,7 +1,5 @@
 //! Bad input of every kind: a typed error that names operator and owner, nothing leaked, and the next operation works.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::autograd::saved_tensors_hooks;
 use plimsoll_tensor::label::{Span, intern};
 use plimsoll_tensor::testing::LateConfig;

@@ -1,7 +1,5 @@
 //! Checkpointing: the same gradients, bit for bit, from fewer bytes.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::autograd::{GradOptions, grad};
 use plimsoll_tensor::checkpoint::{Step, checkpoint, checkpoint_sequential, is_recomputing};
 use plimsoll_tensor::{CpuConfig, DType, Device, Error, Result, SimConfig, Tensor, autocast};

@@ -1,15 +1,12 @@
 //! Cross entropy: its memory with and without the projection before it, tied weights, second derivatives, bad targets.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod second;
-
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::autograd::{GradOptions, grad};
 use plimsoll_tensor::{
     BackwardOptions, CpuConfig, CrossEntropyOptions, DType, Device, Error, SimConfig, Tensor, no_grad,
 };
-use second::check_second;
+
+use crate::second::check_second;
 
 fn options() -> CrossEntropyOptions<'static> {
     CrossEntropyOptions::default()

@@ -1,7 +1,5 @@
 //! Forms in place and `out` forms: the same bits as out of place, in any layout, and no memory for the result.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::{DType, Device, Error, Result, SimConfig, Tensor, into_out, no_grad};
 
 type Out = fn(&Tensor) -> Result<Tensor>;

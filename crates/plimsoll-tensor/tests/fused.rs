@@ -3,15 +3,13 @@
 //! Each case runs with its tensors dense and in two other forms (`forms/`), and once more with a graph of the gradients,
 //! which takes the derivative's other form. `fixtures/make_fused.py` made the table.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-#[path = "fused/call.rs"]
 mod call;
-mod forms;
 
-use forms::Form;
 use plimsoll_tensor::{BackwardOptions, DType, Device, Tensor, bf16, f16};
 use serde_json::Value;
+
+use crate::forms;
+use crate::forms::Form;
 
 /// As in `pytorch.rs`: rounding of sums of some hundred products, added in another order.
 const RELATIVE: f64 = 2e-5;

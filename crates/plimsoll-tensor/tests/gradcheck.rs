@@ -1,7 +1,5 @@
 //! `gradcheck` passes what is right, and says where a derivative is wrong.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_tensor::gradcheck::{GradcheckOptions, gradcheck, gradgradcheck};

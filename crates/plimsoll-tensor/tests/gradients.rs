@@ -3,13 +3,10 @@
 //! The judge knows nothing of PyTorch: a small step either way in each element, and what that does to a
 //! scalar made of the output by fixed random weights. Shapes are drawn; inputs come in every form.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod forms;
-
-use forms::{Form, values};
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{BackwardOptions, Conv2dOptions, Device, MaxPool2dOptions, Result, Tensor, no_grad};
+
+use crate::forms::{Form, values};
 
 /// The step either way. Rounding in 32 bits then costs about 6e-8 · |f| / STEP = 6e-6 · |f| per output that
 /// the element reaches, curvature STEP² / 6 · |f‴| = 2e-5 · |f‴|.

@@ -1,7 +1,5 @@
 //! Captured work on the late device, which has values, and on simulated devices.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::testing::{LateConfig, Pauses};
 use plimsoll_tensor::{
     DType, Device, Error, Generator, Graph, GraphPool, SimConfig, Stream, Tensor, with_generator, with_stream,

@@ -1,8 +1,6 @@
 //! Changes in place that are recorded: gradients as PyTorch's, for programs of `fixtures/make_in_place.py`, and what is
 //! refused.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::autograd::{GradOptions, grad};
 use plimsoll_tensor::testing::{LateConfig, evict_at_random};
 use plimsoll_tensor::{CpuConfig, DType, Device, Error, Result, Tensor, no_grad};

@@ -1,7 +1,5 @@
 //! Inference mode, and what neither it nor `no_grad` keeps.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::{
     Category, Device, Error, InferenceMode, Result, SimConfig, Tensor, enable_grad, inference_mode,
     is_grad_enabled, is_inference_mode_enabled, no_grad,

@@ -1,12 +1,9 @@
 //! What normalizations, dropout, activations and rotary embeddings keep for the backward pass, and their second derivatives.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod second;
-
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{Activation, BatchNormOptions, CpuConfig, Device, Result, Rotary, SimConfig, Tensor};
-use second::check_second;
+
+use crate::second::check_second;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,7 +1,5 @@
 //! The late device gives the host's bits: every operator, and what users write themselves.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::time::Duration;
 
 use plimsoll_tensor::suite::{Case, check_on};

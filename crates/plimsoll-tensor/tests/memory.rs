@@ -3,8 +3,6 @@
 //! The figures follow from PyTorch's rules: blocks of 512 bytes, segments of 2 MiB, 20 MiB or the size of
 //! one large request. What needs layers and optimizers is in `crates/plimsoll/tests/memory.rs`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::label::{self, Span};
 use plimsoll_tensor::op::{Reduction, SgdStep};
 use plimsoll_tensor::{

@@ -1,7 +1,5 @@
 //! Views share memory, copies do not, and what cannot be is refused with a sentence.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::{BackwardOptions, DType, Device, PadMode, Result, SimConfig, Tensor, no_grad};
 
 fn text<T>(result: Result<T>) -> String {

@@ -1,10 +1,6 @@
 //! Autograd as others use it: several roots, gradients by themselves, gradients of gradients, hooks, functions of
 //! one's own, and what goes wrong in them.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod second;
-
 use std::sync::{Arc, Mutex};
 
 use plimsoll_tensor::Reduction;
@@ -16,7 +12,8 @@ use plimsoll_tensor::{
     BackwardOptions, Category, Conv2dOptions, CpuConfig, Device, Error, Function, FunctionBackward, Grads,
     MaxPool2dOptions, Result, Save, SimConfig, Tensor, Tensors, apply, no_grad,
 };
-use second::check_second;
+
+use crate::second::check_second;
 
 fn leaf(values: &[f32]) -> Tensor {
     let tensor = Tensor::from_slice(values, &[values.len()], &Device::cpu()).unwrap();

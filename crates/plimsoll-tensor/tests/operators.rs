@@ -1,6 +1,4 @@
-//! Every operator through the one suite; and a user's own operator down the same road.
-
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+//! Every operator through the one suite; and a user's own operator dispatched the same way.
 
 use plimsoll_tensor::suite::{Case, check};
 use plimsoll_tensor::{

@@ -1,7 +1,5 @@
 //! Pinned host memory, and copies that the host does not wait for.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::time::Duration;
 
 use plimsoll_tensor::testing::{LateConfig, Pauses};

@@ -3,16 +3,14 @@
 //! Each case runs with its tensors dense and in two other forms (`forms/`). `fixtures/make.py` made the
 //! table; a new operation needs a few cases there and a line in `call/mod.rs`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod call;
-mod forms;
-
 use std::collections::BTreeSet;
 
-use forms::Form;
 use plimsoll_tensor::{BackwardOptions, DType, Device, Element, Tensor, no_grad};
 use serde_json::Value;
+
+use crate::call;
+use crate::forms;
+use crate::forms::Form;
 
 /// Both libraries round each step to 24 bits but add in different orders: a sum of n products may differ
 /// by about n · 2⁻²⁴ of its largest partial sum, and the longest sum here has 180 terms.

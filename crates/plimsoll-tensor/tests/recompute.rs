@@ -1,7 +1,5 @@
 //! Outputs that are computed again where the backward pass reads them: the same gradients, bit for bit, from fewer bytes.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

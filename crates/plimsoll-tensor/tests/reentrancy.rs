@@ -2,8 +2,6 @@
 //!
 //! Each test runs on a thread of its own and fails when that thread does not come back.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::sync::mpsc;
 use std::time::Duration;
 

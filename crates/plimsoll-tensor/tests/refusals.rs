@@ -1,7 +1,5 @@
 //! Making and reading tensors, and what is refused with a sentence instead of a panic.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll_tensor::Reduction;
 use plimsoll_tensor::{CpuConfig, DType, Device, Error, Result, SimConfig, Tensor};
 

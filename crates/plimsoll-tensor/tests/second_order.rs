@@ -3,20 +3,15 @@
 //! Every operator goes through `suite::check_recorded` and `suite::check_second`; second derivatives at the ends of each type, and
 //! the bytes that a graph keeps, are PyTorch's of `fixtures/second.json`, which `fixtures/make_second.py` made.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-#[path = "second_order/calls.rs"]
 mod calls;
-mod forms;
-#[path = "table/tensors.rs"]
-#[allow(dead_code, reason = "the table compares more than this")]
-mod tensors;
 
-use forms::Form;
 use plimsoll_tensor::autograd::{GradOptions, grad};
 use plimsoll_tensor::suite::{Case, check_recorded, check_second};
 use plimsoll_tensor::{DType, Device, OPERATORS, Result, ScatterReduction, SimConfig, Tensor};
 use serde_json::Value;
+
+use crate::forms::Form;
+use crate::table::tensors;
 
 /// What the names of operators begin with whose derivative has none: as PyTorch's, or as it is made in the forward pass.
 const WITHOUT: [&str; 2] = ["cdist", "linear_cross_entropy"];

@@ -1,7 +1,5 @@
 //! Streams and events, on a device that computes at once and on one that computes later.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
@@ -152,7 +150,7 @@ fn memory_that_another_stream_still_reads_is_not_reused() {
     side.wait_stream(&main).unwrap();
     pauses.pause(&side);
     let y = with_stream(&side, || x.mul_scalar(2.0)).unwrap();
-    drop(x); // the road has recorded the use on `side`
+    drop(x); // dispatch has recorded the use on `side`
     let z = full(9.0, &device); // would take over the block of `x`
     main.synchronize().unwrap();
     pauses.resume(&side);

@@ -8,6 +8,25 @@
 //! [`message`] reads what people have instead of a snapshot: an out-of-memory message in a log, counters, a profile.
 //! [`conformance`] replays streams of requests and programs with all that PyTorch answered. This crate knows nothing
 //! of tensors, and prints nothing: what it finds is a value.
+//!
+//! The files, from the bottom up; a file uses only files above it:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `snapshot.rs`, `snapshot/` | a recording in memory: segments, events, stacks, texts |
+//! | `error.rs`, `grant.rs` | why a file cannot be read; how much memory reading it may take |
+//! | `timeline.rs`, `timeline/` | the lifetime of each block, levels and peaks |
+//! | `failure.rs` | the request that failed |
+//! | `conformance/` | streams of requests and programs with all that PyTorch answered |
+//! | `replay.rs`, `replay/` | the same requests through our allocator |
+//! | `pressure/` | cached memory that was given back because memory was short |
+//! | `own.rs`, `log/` | a recording of our own allocator; the log of a long run |
+//! | `torch/`, `pickle/` | PyTorch's records and its pickles, both ways: a pickle is read straight into records |
+//! | `json.rs` | the same records as JSON |
+//! | `message/` | an out-of-memory message, counters, a profile |
+//! | `input.rs`, `output.rs` | a file of any wrapping; writing one |
+//! | `explain/`, `whatif.rs`, `whatif/` | what it all means; the same requests under other settings, which the explanation tries and which serve what it says is still needed |
+//! | `render/` | an explanation for people |
 
 #![forbid(unsafe_code)]
 

@@ -1,9 +1,9 @@
 //! Blocks of the backward pass, and the lines of the forward pass that they belong to: beside what PyTorch's anomaly
 //! mode knows of each (`snapshots/backward/make.py`).
 
-mod files;
-
 use plimsoll_trace::explain::{DeviceExplanation, FoundBy, Options, Origins};
+
+use crate::files;
 
 /// The right ones, and all.
 type Right = [u64; 2];

@@ -1,12 +1,12 @@
 //! Why blocks have no stacks: PyTorch's own recordings of one program, each made so that a certain cause applies
 //! (`tests/snapshots/stackless/make.py`), and what to record next time.
 
-mod files;
-
 use plimsoll_trace::explain::{
     DataQuality, DeviceAnalysis, DeviceExplanation, Missing, NoStack, Options, Origins,
 };
 use plimsoll_trace::snapshot::Snapshot;
+
+use crate::files;
 
 fn quality(snapshot: &Snapshot, device: i32) -> DataQuality {
     let origins = Origins::of(snapshot);

@@ -1,13 +1,13 @@
 //! Ledgers close, agree with the allocator and with PyTorch's figures; what pins memory is found.
 
-mod files;
-mod recorder;
-
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
 use plimsoll_needs::needs;
 use plimsoll_trace::explain::{DeviceAnalysis, Fragmentation, Ledger, Origins, Part, Passes, Purposes};
 use plimsoll_trace::snapshot::{Action, Event, EventIndex, Frame, LifeIndex, Snapshot, StackId};
 use plimsoll_trace::timeline::Timeline;
+
+use crate::files;
+use crate::recorder;
 
 fn assert_closes(ledger: &Ledger, at: &str) {
     let rows = ledger.rows();

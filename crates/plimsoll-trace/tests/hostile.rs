@@ -1,11 +1,10 @@
 //! Recordings that were damaged or forged: they are refused, or differ, and nothing panics or runs away.
 
-mod bodies;
-
 use std::path::Path;
 
-use bodies::is_read_or_refused;
 use plimsoll_trace::conformance;
+
+use crate::bodies::is_read_or_refused;
 
 /// Numbers that look random, from a seed.
 struct Dice(u64);

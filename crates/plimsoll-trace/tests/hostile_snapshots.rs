@@ -1,8 +1,5 @@
 //! What is no snapshot, or means harm, ends in a clear error and within bounded memory. Nothing panics.
 
-#[path = "bodies/snapshot.rs"]
-mod body;
-
 use std::io::{Read, Write};
 
 use flate2::Compression;
@@ -11,7 +8,7 @@ use flate2::write::GzEncoder;
 use plimsoll_trace::snapshot::Snapshot;
 use plimsoll_trace::{SnapshotError, Why, input};
 
-use body::any_bytes_are_read_or_refused;
+use crate::bodies::snapshot::any_bytes_are_read_or_refused;
 
 fn unpacked(packed: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -1,13 +1,12 @@
 //! Whether memory leaks, and where: programs whose answer is known, recorded by PyTorch, and such as are written
 //! here request by request.
 
-mod files;
-mod program;
-
 use plimsoll_trace::explain::leaks::{Line, Pattern, Place, Verdict};
 use plimsoll_trace::explain::{Leaks, Source, Steps};
 use plimsoll_trace::snapshot::Snapshot;
-use program::{Program, explain};
+
+use crate::files;
+use crate::program::{Program, explain};
 
 /// The first line that leaks, as file and number.
 fn line(snapshot: &Snapshot, leaks: &Leaks) -> String {

@@ -1,14 +1,14 @@
 //! One name, one number: what the tables, the verdict and the simulated rows of an explanation call by one name is the
 //! same figure, also where a recording contradicts itself so that its replay is inexact.
 
-mod files;
-
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins, Part, Remaining};
 use plimsoll_trace::snapshot::Snapshot;
 use plimsoll_trace::whatif::WhatIf;
+
+use crate::files;
 
 /// The figures of one name, each with its table.
 #[derive(Default)]

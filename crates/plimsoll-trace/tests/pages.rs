@@ -1,13 +1,13 @@
 //! Every snapshot has a page, whatever it claims, and no page is large.
 
-mod files;
-
 use plimsoll_alloc::{Addr, Bytes, StreamId};
 use plimsoll_trace::explain::{CustomCategory, DeviceExplanation, Options, Origins};
 use plimsoll_trace::render::Report;
 use plimsoll_trace::render::comparison::SnapshotDiff;
 use plimsoll_trace::render::html::{About, Page};
 use plimsoll_trace::snapshot::{Action, Event, Segment, SegmentType, Snapshot};
+
+use crate::files;
 
 const MOST_BYTES: usize = 5_000_000;
 

@@ -1,10 +1,10 @@
 //! The peaks of phases and steps of programs that we ran, beside the peak of the whole.
 
-mod files;
-
 use plimsoll_alloc::Category;
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins, PassKind, Phase};
 use plimsoll_trace::snapshot::Snapshot;
+
+use crate::files;
 
 fn explained(name: &str) -> (Snapshot, Origins, DeviceExplanation) {
     let snapshot = files::open(&files::here("tests/snapshots").join(name));

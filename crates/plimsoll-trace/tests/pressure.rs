@@ -1,14 +1,14 @@
 //! Memory running short, as PyTorch recorded it: retries, `empty_cache()`, garbage collection, and recordings that were
 //! started again.
 
-mod files;
-
 use plimsoll_trace::explain::{DeviceExplanation, Options, Origins};
 use plimsoll_trace::pressure::Pressure;
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::snapshot::{Setting, Snapshot};
 use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::{Advice, CapacitySource, SETTINGS, WhatIf};
+
+use crate::files;
 
 const MIB: u64 = 1 << 20;
 

@@ -1,8 +1,6 @@
 //! What is said of programs' snapshots, held to what is known of the programs: PyTorch's own figures, and which
 //! tensor lay where (`snapshots/programs/make.py` writes both). `PROGRAMS=DIR` judges another folder of them.
 
-mod files;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -13,6 +11,8 @@ use plimsoll_trace::explain::{Cause, DeviceExplanation, Failure, Options, Origin
 use plimsoll_trace::snapshot::{EventIndex, LifeIndex, Snapshot};
 use plimsoll_trace::whatif::{SETTINGS, WhatIf};
 use serde_json::Value;
+
+use crate::files;
 
 /// One device of one program, and what is known of it.
 struct Case<'a> {

@@ -1,10 +1,10 @@
 //! Replays of real and made recordings: our allocator does what PyTorch's did, and the sums are PyTorch's own.
 
-mod files;
-
 use plimsoll_needs::needs;
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
+
+use crate::files;
 
 #[needs(shared_snapshots)]
 #[test]

@@ -1,13 +1,13 @@
 //! Two recordings compared, and several ranks side by side: sums close, lines are found again, the odd one out.
 
-mod files;
-
 use std::collections::BTreeMap;
 
 use plimsoll_trace::explain::{
     Comparison, DeviceAnalysis, DeviceExplanation, Options, Origins, Place, Ranks,
 };
 use plimsoll_trace::snapshot::{Snapshot, StackId, Stacks};
+
+use crate::files;
 
 /// All that is known of one device.
 struct Recording {

@@ -4,8 +4,6 @@
 //! form that is read, and CPython's counts (`make.py` made them). All others are read from
 //! `../shared/snapshots` beside the repository, where there are some.
 
-mod files;
-
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -15,7 +13,8 @@ use plimsoll_trace::snapshot::{
 use plimsoll_trace::{Sharing, input, output};
 use serde_json::{Value, json};
 
-use files::{here, open};
+use crate::files;
+use crate::files::{here, open};
 
 fn kept(name: &str) -> Snapshot {
     open(&here("tests/snapshots").join(name))

@@ -1,14 +1,14 @@
 //! The memory at any moment, piece by piece, as the allocator itself shows it there.
 
-mod files;
-mod recorder;
-
 use plimsoll_alloc::{Addr, BlockState, Config, StreamId};
 use plimsoll_trace::explain::{AllocatorState, AllocatorStates, Ledger, Use};
 use plimsoll_trace::snapshot::{
     self, Action, Event, EventIndex, HOST_DEVICE, Segment, SegmentType, Snapshot,
 };
 use plimsoll_trace::timeline::{Life, Timeline};
+
+use crate::files;
+use crate::recorder;
 
 /// A segment in short: where, how much, which requests it serves, the stream, and its blocks, each with where,
 /// how much and whether it is held, waits, or neither.

@@ -1,12 +1,12 @@
 //! Timelines of real and made recordings: they agree with the snapshot at the end, and with the figures that
 //! PyTorch itself reported.
 
-mod files;
-
 use plimsoll_alloc::{Addr, StreamId};
 use plimsoll_needs::needs;
 use plimsoll_trace::snapshot::{Action, Block, BlockState, Event, Segment, SegmentType, Snapshot, StackId};
 use plimsoll_trace::timeline::{EventIndex, Quality, Timeline};
+
+use crate::files;
 
 fn event(action: Action, addr: u64, bytes: u64) -> Event {
     Event::new(action, Addr(addr), bytes, StreamId(0))

@@ -1,13 +1,13 @@
 //! What-if: the simulation of the recorded settings gives the recorded figures; the answers for recordings that ran
 //! out of memory.
 
-mod files;
-
 use plimsoll_needs::needs;
 use plimsoll_trace::explain::{Cause, DeviceExplanation, Options, Origins, Rest, StillNeeded};
 use plimsoll_trace::replay::Replay;
 use plimsoll_trace::timeline::Timeline;
 use plimsoll_trace::whatif::{SETTINGS, WhatIf};
+
+use crate::files;
 
 #[needs(shared_snapshots)]
 #[test]

@@ -36,7 +36,7 @@ use crate::optim::Optimizer;
 pub struct GradScaler {
     state: GradScalerState,
     /// What is known of each optimizer in this step, by its first parameter.
-    seen: BTreeMap<usize, Seen>,
+    seen: BTreeMap<usize, StepState>,
 }
 
 /// What a [`GradScaler`] keeps, under PyTorch's names.
@@ -56,7 +56,7 @@ pub struct GradScalerState {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Seen {
+struct StepState {
     finite: bool,
     stepped: bool,
 }
@@ -112,7 +112,7 @@ impl GradScaler {
             // A simulated device has no values that could be wrong.
             finite &= !device.has_values() || found.item::<f32>()? == 0.0;
         }
-        self.seen.insert(key, Seen { finite, stepped: false });
+        self.seen.insert(key, StepState { finite, stepped: false });
         Ok(())
     }
 

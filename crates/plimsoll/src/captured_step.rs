@@ -273,7 +273,7 @@ impl Captured {
     }
 }
 
-/// Room for an input at a place of its own.
+/// Memory for an input at a place of its own.
 fn room_for(input: &Tensor) -> Result<Tensor> {
     let _owner = Span::of(Category::Input, label::intern(&input.label()));
     no_grad(|| input.detach().empty_like())

@@ -29,6 +29,18 @@
 //! println!("{}", device.memory_summary());
 //! # Ok::<(), plimsoll::Error>(())
 //! ```
+//!
+//! The files, from the bottom up; a file uses only files above it:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `data/` | data sets, samplers, loaders with worker threads |
+//! | `memory/` | reports, recordings, figures of a running program |
+//! | `nn/`, `optim/`, `serialize/` | layers, optimizers, and the files of both: a checkpoint has a module and an optimizer |
+//! | `amp.rs` | gradients scaled for `float16` |
+//! | `captured_step.rs` | a training step that is captured and replayed |
+//! | `techniques.rs` | the usual techniques that save memory, as documentation |
+//! | `models/` | models with the names of pretrained weights |
 
 #![forbid(unsafe_code)]
 
@@ -47,5 +59,5 @@ pub use plimsoll_tensor::*;
 
 /// The guide's example is compiled and run with the documentation tests.
 #[cfg(doctest)]
-#[doc = include_str!("../../../docs/guide/library.md")]
+#[doc = include_str!("../../../docs/guide/in-rust.md")]
 struct Readme;

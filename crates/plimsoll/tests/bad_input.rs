@@ -1,10 +1,6 @@
 //! Bad input at the level of layers, models and optimizers, as a training script meets it: a clear error or PyTorch's behaviour, and
 //! nothing lost.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod world;
-
 use std::sync::Arc;
 
 use plimsoll::Reduction;
@@ -18,7 +14,8 @@ use plimsoll::nn::{
 };
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{BagMode, CpuConfig, CrossEntropyOptions, DType, Device, Result, SimConfig, Tensor};
-use world::cnn;
+
+use crate::world::cnn;
 
 fn own() -> Device {
     Device::cpu_with(CpuConfig::default())

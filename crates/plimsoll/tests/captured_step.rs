@@ -1,7 +1,5 @@
 //! Captured training steps compute what the steps themselves compute.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll::nn::{Conv2d, Dropout, Flatten, Linear, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{
     Adam, AdamOptions, AdamW, AdamWOptions, Optimizer, Sgd, SgdOptions, clip_grad_norm_, step_in_backward,

@@ -1,9 +1,5 @@
 //! Checkpoints: a training that goes on bit for bit, and what is left when the process is killed or the disk is full.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod world;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,7 +12,8 @@ use plimsoll::optim::lr_scheduler::{CosineAnnealingLr, Scheduler};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::serialize::{Checkpoint, SerializeError};
 use plimsoll::{CpuConfig, Device, Tensor};
-use world::cnn;
+
+use crate::world::cnn;
 
 /// A folder that goes away with the test.
 struct Folder(PathBuf);
@@ -159,7 +156,8 @@ fn child(test: &str, path: &Path, before: &[&str]) -> Command {
     let exe = std::env::current_exe().unwrap();
     let program: Vec<&str> = before.iter().copied().chain([exe.to_str().unwrap()]).collect();
     let mut command = Command::new(program[0]);
-    command.args(&program[1..]).args(["--exact", test, "--ignored", "--nocapture"]);
+    command.args(&program[1..]);
+    command.args(["--exact", &format!("checkpoint::{test}"), "--ignored", "--nocapture"]);
     command.env(CHILD, path).stdout(Stdio::null()).stderr(Stdio::null());
     command
 }

@@ -1,15 +1,12 @@
 //! One training program on every device: the same account on the simulated one, the same bits on one that computes later.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod world;
-
 use plimsoll::data::Digits;
 use plimsoll::nn::Module;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::testing::{LateConfig, evict_at_random};
 use plimsoll::{CpuConfig, Device, SimConfig, Tensor};
-use world::{batch, cnn, devices, lenet};
+
+use crate::world::{batch, cnn, devices, lenet};
 
 /// The bits of each step's loss and of the parameters after six steps.
 fn trained(device: &Device) -> Vec<Vec<u32>> {

@@ -1,8 +1,6 @@
 //! A file that is not as it was written: each flipped bit is an error, that names the tensor, the file, and what to go on
 //! from. Also: weights that are not finite, and two trainers of one folder.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -1,11 +1,6 @@
 //! Attention, transformer blocks and recurrent layers beside PyTorch's: names, outputs and gradients.
 //! `fixtures/make_layers.py` made `fixtures/layers.json`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod layer_case;
-
-use layer_case::{Outs, check, device, scope, wave};
 use plimsoll::nn::{
     DecoderMasks, EncoderMasks, GRU, GRUCell, InstanceNorm1d, InstanceNorm2d, InstanceNormConfig, LSTM,
     LSTMCell, LayerNorm, LocalResponseNorm, Module, MultiheadAttention, MultiheadAttentionOptions,
@@ -13,6 +8,8 @@ use plimsoll::nn::{
     Transformer, TransformerDecoderLayer, TransformerEncoder, TransformerEncoderLayer, TransformerOptions,
 };
 use plimsoll::{Activation, BackwardOptions, DType, Device, Result, SimConfig, Tensor, autocast};
+
+use crate::layer_case::{Outs, check, device, scope, wave};
 
 fn hide() -> Tensor {
     Tensor::from_slice(&[false, false, true, false, true, false], &[2, 3], &device()).unwrap()

@@ -1,16 +1,13 @@
 //! The log of a run: the same story as its snapshot, and as much of it as was written.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod world;
-
 use plimsoll::memory::{self, HistoryOptions};
 use plimsoll::nn::Module;
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use plimsoll::{Device, SimConfig, Tensor};
 use plimsoll_trace::log::{self, End};
 use plimsoll_trace::snapshot::{BlockState, Snapshot};
-use world::{batch, cnn, devices};
+
+use crate::world::{batch, cnn, devices};
 
 /// Two steps, a block with a rest that is not cut off, and an emptied cache; then what `then` makes of it.
 fn train<T>(device: &Device, then: impl FnOnce() -> T) -> T {

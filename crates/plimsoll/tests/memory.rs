@@ -2,14 +2,11 @@
 //!
 //! The figures of the five layers are sums of tensors, each rounded up to blocks of 512 bytes as in PyTorch.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod world;
-
 use plimsoll::nn::{Linear, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{Category, Device, Tensor};
-use world::{batch, cnn, devices};
+
+use crate::world::{batch, cnn, devices};
 
 #[test]
 fn five_linear_layers_take_what_their_tensors_take() {

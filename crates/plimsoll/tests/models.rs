@@ -1,11 +1,7 @@
 //! Models beside those of `transformers`: names, shapes, and three steps of training from the same start values.
 //! `fixtures/make_models.py` made `fixtures/models.json`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::collections::BTreeMap;
-
-mod recorded_steps;
 
 use plimsoll::models::{
     Bert, BertConfig, BertForMaskedLm, BertInputs, Gpt2, Gpt2Config, Llama, LlamaConfig, RopeScaling, Vit,
@@ -14,10 +10,11 @@ use plimsoll::models::{
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{DType, Device, Result, SimConfig, Tensor, autocast};
-use recorded_steps::transformers::{
+use serde_json::Value;
+
+use crate::recorded_steps::transformers::{
     self, bert, filled, recorded, small_gpt2, small_images, small_llama, small_vit, tokens,
 };
-use serde_json::Value;
 
 /// Trains a recorded program on the host and compares.
 fn learns(name: &str) {

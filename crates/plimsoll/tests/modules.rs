@@ -1,9 +1,5 @@
 //! Modules: PyTorch's names, freezing, moving, modes, and what they do to memory.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod world;
-
 use plimsoll::models::{ResNet, ResNetConfig};
 use plimsoll::nn::{
     Buffer, Conv2d, Flatten, Init, LayerNorm, Linear, Mode, Module, ModuleList, Parameter, Scope,
@@ -11,7 +7,8 @@ use plimsoll::nn::{
 use plimsoll::nn::{ReLU, Sequential};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{Category, CpuConfig, DType, Device, Error, MemoryFormat, Result, SimConfig, Tensor, members};
-use world::devices;
+
+use crate::world::devices;
 
 /// A layer with everything that a layer can have.
 struct Everything {

@@ -1,13 +1,10 @@
 //! A small network: PyTorch's losses, gradients and weights for three steps; its names; its start values.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod recorded;
-
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use plimsoll::{Device, Error, Result, Tensor, no_grad};
-use recorded::{assert_near, table, tensor};
+
+use crate::recorded::{assert_near, table, tensor};
 
 /// The network of `fixtures/make.py`.
 fn model(scope: &Scope) -> Result<Sequential> {

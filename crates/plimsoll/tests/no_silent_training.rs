@@ -1,7 +1,5 @@
 //! What would silently not be trained or saved is an error.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions, step_in_backward};
 use plimsoll::serialize::{self, Checkpoint};

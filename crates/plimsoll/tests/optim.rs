@@ -1,9 +1,5 @@
 //! Every optimizer and scheduler beside PyTorch's (`fixtures/optim.json`, made by `fixtures/make_optim.py`).
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod recorded;
-
 use plimsoll::label::{self, Span};
 use plimsoll::optim::lr_scheduler::{
     Anneal, Better, ConstantLr, CosineAnnealingLr, Curve, ExponentialLr, LinearLr, MultiStepLr, OneCycleLr,
@@ -15,8 +11,9 @@ use plimsoll::optim::{
     clip_grad_value_,
 };
 use plimsoll::{Category, CpuConfig, DType, Device, SimConfig, Tensor};
-use recorded::{assert_within, tensor};
 use serde_json::Value;
+
+use crate::recorded::{assert_within, tensor};
 
 fn table() -> Value {
     serde_json::from_str(include_str!("fixtures/optim.json")).unwrap()

@@ -1,14 +1,11 @@
 //! Optimizers: step for step where PyTorch's go, and nowhere when there is no room.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod recorded;
-
 use plimsoll::label::{self, Span};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{Category, CpuConfig, DType, Device, Error, Result, SimConfig, Tensor};
-use recorded::{assert_near, table, tensor};
 use serde_json::Value;
+
+use crate::recorded::{assert_near, table, tensor};
 
 const NAMES: [&str; 3] = ["w", "b", "late"];
 const MIB: u64 = 1 << 20;

@@ -1,11 +1,6 @@
 //! Layers with few parameters or none beside PyTorch's: activations, embeddings, convolutions, pooling, normalization, dropout.
 //! `fixtures/make_layers.py` made `fixtures/layers.json`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod layer_case;
-
-use layer_case::{check, device, recorded, scope, wave};
 use plimsoll::Reduction;
 use plimsoll::nn::{
     AdaptiveAvgPool1d, AdaptiveAvgPool2d, AdaptiveAvgPool3d, AdaptiveMaxPool1d, AdaptiveMaxPool2d,
@@ -22,6 +17,8 @@ use plimsoll::nn::{
     Tanhshrink, Threshold, TransformerDecoder, TransformerEncoderLayer, TransformerOptions, Upsample,
 };
 use plimsoll::{Activation, BagMode, DType, InterpolateMode, MaxPool2dOptions, PadMode, Result, Tensor};
+
+use crate::layer_case::{check, device, recorded, scope, wave};
 
 /// A layer whose one output comes from one input of this shape.
 fn check_forward(case: &str, shape: &[usize], layer: Result<impl Module>) {

@@ -2,26 +2,23 @@
 //! packed sequences, a diffusion U-Net, attention over graphs, two GANs, a translator, a detector, a reader of text lines, a masked
 //! autoencoder. `fixtures/make_scripts.py` has the originals and made `fixtures/scripts.json`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod on_device;
-mod ported {
-    pub(crate) mod char_lstm;
-    pub(crate) mod detector;
-    pub(crate) mod diffusion;
-    pub(crate) mod graph;
-    pub(crate) mod half;
-    pub(crate) mod masked;
-    pub(crate) mod reader;
-    pub(crate) mod siamese;
-    pub(crate) mod sngan;
-    pub(crate) mod translator;
-    pub(crate) mod wgan;
-}
+mod char_lstm;
+mod detector;
+mod diffusion;
+mod graph;
+mod half;
+mod masked;
+mod reader;
+mod siamese;
+mod sngan;
+mod translator;
+mod wgan;
 
 use plimsoll::nn::Module;
 use plimsoll::{Device, Result, Tensor, no_grad};
 use serde_json::Value;
+
+use crate::on_device;
 
 /// Numbers from -1 to 1, as the script has them.
 fn noise(count: usize, seed: usize) -> Vec<f32> {
@@ -63,52 +60,52 @@ fn check(script: &str, losses: &[f32]) {
 
 #[test]
 fn a_siamese_network_learns_pytorchs_steps() {
-    check("siamese", &ported::siamese::losses().unwrap());
+    check("siamese", &siamese::losses().unwrap());
 }
 
 #[test]
 fn an_lstm_of_characters_over_packed_sequences_learns_pytorchs_steps() {
-    check("char lstm", &ported::char_lstm::losses().unwrap());
+    check("char lstm", &char_lstm::losses().unwrap());
 }
 
 #[test]
 fn a_diffusion_u_net_learns_pytorchs_steps() {
-    check("diffusion", &ported::diffusion::losses().unwrap());
+    check("diffusion", &diffusion::losses().unwrap());
 }
 
 #[test]
 fn attention_over_graphs_learns_pytorchs_steps() {
-    check("graph", &ported::graph::losses().unwrap());
+    check("graph", &graph::losses().unwrap());
 }
 
 #[test]
 fn a_gan_with_a_gradient_penalty_learns_pytorchs_steps() {
-    check("wgan", &ported::wgan::losses().unwrap());
+    check("wgan", &wgan::losses().unwrap());
 }
 
 #[test]
 fn a_translator_with_attention_learns_pytorchs_steps() {
-    check("translator", &ported::translator::losses().unwrap());
+    check("translator", &translator::losses().unwrap());
 }
 
 #[test]
 fn a_detector_with_focal_loss_learns_pytorchs_steps() {
-    check("detector", &ported::detector::losses().unwrap());
+    check("detector", &detector::losses().unwrap());
 }
 
 #[test]
 fn a_gan_with_spectral_and_weight_normalization_learns_pytorchs_steps() {
-    check("sngan", &ported::sngan::losses().unwrap());
+    check("sngan", &sngan::losses().unwrap());
 }
 
 #[test]
 fn a_reader_of_text_lines_learns_pytorchs_steps() {
-    check("reader", &ported::reader::losses().unwrap());
+    check("reader", &reader::losses().unwrap());
 }
 
 #[test]
 fn a_masked_autoencoder_learns_pytorchs_steps() {
-    check("masked", &ported::masked::losses().unwrap());
+    check("masked", &masked::losses().unwrap());
 }
 
 /// PyTorch's autocast casts by other lists on the CPU than on a GPU, whose lists are ours; both round to 11 bits.
@@ -116,7 +113,7 @@ fn a_masked_autoencoder_learns_pytorchs_steps() {
 fn training_in_float16_with_a_scaler_skips_and_grows_at_pytorchs_steps() {
     let all: Value = serde_json::from_str(include_str!("fixtures/scripts.json")).unwrap();
     let expected: Vec<f64> = serde_json::from_value(all["half"]["float16"].clone()).unwrap();
-    let found = ported::half::losses_and_scales().unwrap();
+    let found = half::losses_and_scales().unwrap();
     assert_eq!(found.len(), expected.len());
     for (step, (found, expected)) in found.chunks(2).zip(expected.chunks(2)).enumerate() {
         assert!(

@@ -1,10 +1,6 @@
 //! Weights of `transformers` with the `config.json` beside them: what a state dict does not show is read there or refused, and
 //! names of older files lead to the model's.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod recorded_steps;
-
 use std::collections::BTreeMap;
 
 use plimsoll::models::{
@@ -13,7 +9,8 @@ use plimsoll::models::{
 use plimsoll::nn::{Module, Scope};
 use plimsoll::serialize::{StateDict, Strict};
 use plimsoll::{Device, Tensor};
-use recorded_steps::transformers::{self, bert, config_json, filled, recorded, small_gpt2, tokens};
+
+use crate::recorded_steps::transformers::{self, bert, config_json, filled, recorded, small_gpt2, tokens};
 
 /// Trains a recorded program, compares, and gives the names and shapes of its state dict.
 fn learns(name: &str) -> BTreeMap<String, Vec<usize>> {

@@ -1,13 +1,10 @@
 //! Ten small training scripts as people write them in PyTorch, ported line by line: each lowers its loss.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod on_device;
-
-use on_device::seeded;
 use plimsoll::Reduction;
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
 use plimsoll::{DType, Device, Result, Tensor, no_grad};
+
+use crate::on_device::seeded;
 
 fn parameter(shape: &[usize], device: &Device) -> Tensor {
     let std = 1.0 / (*shape.last().unwrap() as f64).sqrt();

@@ -1,9 +1,5 @@
 //! Saving and loading: PyTorch's files, safetensors, shards, and what is wrong with a file.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod world;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,7 +8,8 @@ use plimsoll::nn::{Linear, Module, Scope, Sequential};
 use plimsoll::serialize::{self, PtFile, Renamed, SerializeError, StateDict, Strict, TensorSource};
 use plimsoll::{CpuConfig, DType, Device, SimConfig, Tensor};
 use serde_json::Value;
-use world::cnn;
+
+use crate::world::cnn;
 
 /// A folder that goes away with the test.
 struct Folder(PathBuf);
@@ -330,7 +327,9 @@ fn without_room_on_the_disk_a_model_in_one_file_or_in_shards_stays() {
     let exe = std::env::current_exe().unwrap();
     let mut child = Command::new("sh");
     child.args(["-c", "trap '' XFSZ; ulimit -f 32; exec \"$@\"", "sh"]).arg(exe);
-    child.args(["--exact", "child_without_room", "--ignored", "--nocapture"]).env(CHILD, &folder.0);
+    child
+        .args(["--exact", "serialize::child_without_room", "--ignored", "--nocapture"])
+        .env(CHILD, &folder.0);
     assert!(child.stdout(Stdio::null()).status().unwrap().success());
     assert!(contents() == before, "every file is as it was, and no other is there");
     let other = cnn(&Device::cpu());

@@ -1,9 +1,5 @@
 //! Our own runs as PyTorch's snapshots: the file says what the device says, on every device the same.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
-mod world;
-
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -13,7 +9,8 @@ use plimsoll::optim::{Adam, AdamOptions, Optimizer};
 use plimsoll::{Category, Device, SimConfig, Tensor};
 use plimsoll_trace::input;
 use plimsoll_trace::snapshot::{Action, Block, BlockState, Event, Setting, Snapshot, StackId, Stage, TextId};
-use world::{batch, cnn, devices};
+
+use crate::world::{batch, cnn, devices};
 
 /// Three steps of training while the history is kept; what `then` makes of it with the model still there.
 fn trained<T>(device: &Device, then: impl FnOnce() -> T) -> T {

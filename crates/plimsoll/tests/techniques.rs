@@ -1,8 +1,6 @@
 //! What the usual techniques save, in bytes on a simulated device, beside PyTorch's figures for the same programs
 //! (`fixtures/techniques.json`, made by `fixtures/make_techniques.py`). The programs are the script's, in its order.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::collections::BTreeMap;
 
 use plimsoll::checkpoint::{Step, checkpoint_sequential};

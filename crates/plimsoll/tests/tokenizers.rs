@@ -1,8 +1,6 @@
 //! Tokenizers beside those of Hugging Face's library for Python: tokens, texts, and damaged files.
 //! `fixtures/make_tokenizers.py` made `fixtures/tokenizers/`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,18 +1,15 @@
 //! Models for images beside torchvision's: names, shapes, outputs, and three steps of training from the same start values.
 //! `fixtures/make_vision.py` made `fixtures/vision.json`.
 
-#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-
 use std::collections::BTreeMap;
-
-mod recorded_steps;
 
 use plimsoll::models::{ResNet, ResNetBlock, ResNetConfig, UNet, UNetConfig, Vgg, VggConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use plimsoll::{DType, Device, MemoryFormat, SimConfig, Tensor, autocast};
-use recorded_steps::torchvision::{self, classes, images, recorded, resnet, unet, vgg};
 use serde_json::Value;
+
+use crate::recorded_steps::torchvision::{self, classes, images, recorded, resnet, unet, vgg};
 
 /// The names and shapes of a model's parameters and buffers are those of a published one's state dict.
 fn same_names(expected: &Value, model: &impl Module, name: &str) {

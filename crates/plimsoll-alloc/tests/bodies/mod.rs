@@ -4,6 +4,7 @@
 
 #![allow(dead_code, reason = "each fuzzer uses a part of it")]
 
+pub(crate) mod config;
 pub(crate) mod placement;
 pub(crate) mod world;
 

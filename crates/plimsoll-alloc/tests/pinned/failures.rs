@@ -6,7 +6,7 @@ use plimsoll_alloc::{
     PinnedState, PinnedStats, SimHost, StreamId,
 };
 
-use crate::fallible::Fallible;
+use super::fallible::Fallible;
 
 type Pinned = PinnedAllocator<Fallible, PinnedStats>;
 

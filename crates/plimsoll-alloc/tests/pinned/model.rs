@@ -5,7 +5,7 @@ use plimsoll_alloc::{
     StreamId,
 };
 
-use crate::naive::Naive;
+use super::naive::Naive;
 
 const MIB: u64 = 1 << 20;
 

@@ -9,7 +9,7 @@ use plimsoll_alloc::{
 };
 use serde_json::Value;
 
-use crate::recorded::{Recorded, place};
+use super::recorded::{Recorded, place};
 
 #[test]
 fn every_step_equals_pytorchs() {

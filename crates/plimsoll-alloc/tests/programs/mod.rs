@@ -1,6 +1,6 @@
 //! Random programs of requests, and how to run them, for the property tests.
 
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+#![allow(dead_code, reason = "the fuzzers and the recorder of plimsoll-trace use a part")]
 
 pub(crate) mod slow;
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from . import techniques
+from ._inject.sitecustomize import PACKAGE
 from .errors import RefusedError
 from .techniques import context, observers
 
@@ -26,13 +27,16 @@ class Caller:
     """The host of the techniques in a program that calls them itself: a refusal is an exception."""
 
     def refused(self, name: str, reason: str) -> None:
+        """Raises the refusal."""
         raise RefusedError(name, reason)
 
     def unread(self) -> AbstractContextManager[None]:
+        """A context in which copies to the host are not the program's reads, under `plimsoll predict`."""
         # Under `plimsoll predict`, copies to the host that a technique makes are not the program's reads.
-        watches = getattr(sys.modules.get("plimsoll_watch"), "WATCH", None)
+        watches = getattr(sys.modules.get(f"{PACKAGE}._predict.settings"), "WATCH", None)
         if isinstance(watches, list) and watches:
-            return watches[0].unread()
+            unread: AbstractContextManager[None] = watches[0].unread()
+            return unread
         return contextlib.nullcontext()
 
 
@@ -54,6 +58,7 @@ class Attached:
         self.technique = technique
 
     def remove(self) -> None:
+        """Takes the technique away; does nothing the second time."""
         module = self.module()
         if module is not None and self.technique in attached.get(module, []):
             attached[module].remove(self.technique)
@@ -83,6 +88,7 @@ def attach(module: torch.nn.Module, technique: Any) -> Attached:
 
 
 def patch(kind: type[torch.nn.Module]) -> None:
+    """Replaces the class's forward function by one that runs the techniques of a module around it."""
     if kind in patched:
         return
     patched.add(kind)
@@ -106,10 +112,12 @@ def patch(kind: type[torch.nn.Module]) -> None:
 
 
 def call(technique: Any, module: torch.nn.Module, following: Any, *args: Any, **kwargs: Any) -> Any:
+    """Calls a technique in the order of arguments that `functools.partial` can bind."""
     return technique.around(module, following, args, kwargs)
 
 
 def applies(module: torch.nn.Module) -> bool:
+    """Whether the techniques of a module apply to this call of it."""
     if not attached.get(module) or not module.training or not torch.is_grad_enabled():
         return False
     if torch._C._current_graph_task_id() != -1:

@@ -10,6 +10,8 @@ from .techniques.chunked_loss import ChunkedLoss
 
 
 class OfModels(ChunkedLoss):
+    """The technique for calls inside of the models that it is attached to."""
+
     def __init__(self, value: int | None) -> None:
         super().__init__(value)
         self.calls = 0  # of these models, since the last backward pass
@@ -25,8 +27,9 @@ class OfModels(ChunkedLoss):
         finally:
             self.local.inside = before
 
-    def suits(self, input: Any, weight: Any) -> bool:
-        return getattr(self.local, "inside", False) and bool(super().suits(input, weight))
+    def suits(self, input: Any, weight: Any, owner: Any = None) -> bool:
+        """Only inside of these models."""
+        return bool(getattr(self.local, "inside", False)) and super().suits(input, weight, owner)
 
     def backward(self) -> None:
         calls, self.calls = self.calls, 0

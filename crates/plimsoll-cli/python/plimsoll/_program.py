@@ -51,6 +51,7 @@ def version() -> str:
 
 
 def places() -> Iterator[str]:
+    """Where the wheel may have installed the program, the most likely first."""
     try:
         files = importlib.metadata.files(DISTRIBUTION) or []
     except importlib.metadata.PackageNotFoundError:
@@ -67,6 +68,7 @@ def places() -> Iterator[str]:
 
 
 def is_program(path: str) -> bool:
+    """Whether this is a file that can be executed."""
     return os.path.isfile(path) and os.access(path, os.X_OK)
 
 
@@ -104,6 +106,7 @@ def answer(
 
 
 def judged(code: int, out: str, said: str) -> dict[str, Any]:
+    """The answer that the program printed; raises what its exit code says."""
     try:
         value = json.loads(out)
     except ValueError:

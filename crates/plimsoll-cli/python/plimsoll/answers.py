@@ -106,11 +106,13 @@ def plan(
 
 
 def add(options: list[str], name: str, value: object) -> None:
+    """Adds an option, unless its value is None."""
     if value is not None:
         options += [f"{name}={value}"]
 
 
 def words(command: Sequence[Path]) -> list[str]:
+    """The command, with this Python before a Python file."""
     if isinstance(command, (str, bytes)):
         raise TypeError("the command is a list, such as ['train.py', '--batch-size', '64']")
     given = [os.fspath(it) for it in command]

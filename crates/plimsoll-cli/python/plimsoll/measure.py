@@ -63,6 +63,7 @@ class Measured:
         self.note = ""
 
     def begin(self, *, empty_cache: bool = False) -> None:
+        """Begins to record."""
         cuda = self.torch.cuda
         cuda.init()
         gc.collect()
@@ -93,6 +94,7 @@ class Measured:
         return used
 
     def explain(self, used: list[Device]) -> None:
+        """Names the owners of the memory, by `plimsoll explain`."""
         recording, self.recording = self.recording, None
         if recording is None:
             for it in used:
@@ -114,6 +116,7 @@ class Measured:
 
 
 def read(device: Device, explained: dict[str, Any]) -> None:
+    """Takes the owners at the peak, and of what is still allocated, from the answer of `plimsoll explain`."""
     device.owners = [owner(row) for row in explained["held"]["by_line"]]
     if device.growth_bytes > 0:
         # Where nothing was freed after the peak, what was held there is all of it.
@@ -129,6 +132,7 @@ def read(device: Device, explained: dict[str, Any]) -> None:
 
 
 def owner(row: dict[str, Any]) -> Owner:
+    """The owner of a row of the answer."""
     line = row["line"] or row.get("package_line")
     if line is None:
         return Owner(row["bytes"], "allocated before, or without a Python stack", row["category"])
@@ -146,12 +150,13 @@ def owner(row: dict[str, Any]) -> Owner:
 
 
 def is_cell(file: str) -> bool:
+    """Whether a file is a cell of a notebook."""
     name = os.path.basename(os.path.dirname(file))
     return file.startswith("<ipython-input") or name.startswith("ipykernel_")
 
 
 def short(file: str) -> str:
-    # A path below the current folder begins there.
+    """The path, which begins at the current folder if it is below that."""
     inside = os.path.relpath(file) if os.path.isabs(file) else file
     return file if inside.startswith("..") else inside
 

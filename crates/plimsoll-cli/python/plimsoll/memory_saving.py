@@ -7,7 +7,7 @@ parameters, and raises ``RefusedError`` where it would change more than that.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from .errors import RefusedError
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import torch
 
     from ._attach import Attached
-    from .techniques.checkpoint import Checkpoint
-    from .techniques.chunked_loss import ChunkedLoss
     from .techniques.optimizers import Setting
 
-only: dict[str, "Checkpoint | ChunkedLoss"] = {}  # techniques of which a process has one
+only: dict[str, Any] = {}  # techniques of which a process has one
 
 
-def checkpoint_blocks(model: torch.nn.Module, every: int = 1, first: int | None = None, nested: bool = False) -> list[str]:
+def checkpoint_blocks(
+    model: torch.nn.Module, every: int = 1, first: int | None = None, nested: bool = False
+) -> list[str]:
     """Computes the activations of the model's repeated blocks again in the backward pass, instead of keeping them.
 
     The blocks are the entries of the model's containers whose class occurs more than once: the layers of a transformer, the
@@ -200,11 +200,14 @@ def expandable_segments() -> None:
     from .techniques.expandable import Expandable
 
     if torch.cuda.is_initialized():
-        raise RefusedError("expandable", "CUDA is initialized already: call it at the beginning, or set PYTORCH_ALLOC_CONF")
+        raise RefusedError(
+            "expandable", "CUDA is initialized already: call it at the beginning, or set PYTORCH_ALLOC_CONF"
+        )
     Expandable(None).begin()
 
 
 def change(optimizer: torch.optim.Optimizer, setting: Setting) -> None:
+    """Changes a setting of one optimizer. Raises RefusedError if it has no such setting."""
     groups: Iterable[dict[str, object]] = [optimizer.defaults, *optimizer.param_groups]
     for options in groups:
         setting.change(optimizer, options)
@@ -213,5 +216,6 @@ def change(optimizer: torch.optim.Optimizer, setting: Setting) -> None:
 
 
 def at_least_two(parts: int) -> None:
+    """Raises ValueError for fewer than two parts."""
     if parts < 2:
         raise ValueError(f"parts={parts}: expected at least 2")

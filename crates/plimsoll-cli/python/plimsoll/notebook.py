@@ -20,6 +20,7 @@ def load(ipython: Any) -> None:
 
 
 def memory(ipython: Any, line: str, cell: str | None) -> None:
+    """The magic itself: runs the code, and prints what it allocated."""
     rows, code = arguments(line, cell)
     if rows is None:
         return print("usage: %%memory [ROWS], above the code; or %memory STATEMENT")
@@ -46,6 +47,7 @@ def memory(ipython: Any, line: str, cell: str | None) -> None:
 
 
 def arguments(line: str, cell: str | None) -> tuple[int | None, str]:
+    """How many rows to print, and the code to run; None for the rows if the line is not understood."""
     if cell is None:
         return (ROWS, line) if line.strip() else (None, "")
     if not line.strip():
@@ -54,6 +56,7 @@ def arguments(line: str, cell: str | None) -> tuple[int | None, str]:
 
 
 def missing() -> str | None:
+    """Why nothing can be measured."""
     return no_gpu()
 
 
@@ -74,11 +77,12 @@ def name(ipython: Any, owner: Owner) -> None:
 
 
 def files(ipython: Any) -> dict[str, int]:
+    """The numbers of cells by the names of their files."""
     return getattr(ipython.compile, "_filename_map", {})
 
 
 def number_of(ipython: Any, file: str) -> int | None:
-    # The number in a cell's brackets. IPython knows the file of each; the name has it where there is no file.
+    """The number in a cell's brackets. IPython knows the file of each; the name has it where there is no file."""
     known = NUMBERS.get(file, files(ipython).get(file))
     if known is None and file.startswith("<ipython-input-"):
         digits = file[len("<ipython-input-") :].split("-")[0]
@@ -87,6 +91,7 @@ def number_of(ipython: Any, file: str) -> int | None:
 
 
 def keeper(ipython: Any, owner: Owner, count: int | None) -> tuple[str, str] | None:
+    """The category and the name of the variable or output that keeps the memory of a line."""
     try:
         body = ast.parse("".join(linecache.getlines(owner.file))).body
     except SyntaxError:
@@ -105,15 +110,16 @@ def keeper(ipython: Any, owner: Owner, count: int | None) -> tuple[str, str] | N
 
 
 def is_plain(value: Any, most_bytes: int) -> bool:
-    # A tensor on a GPU that is part of no graph, and not larger than the row: then it is what the row is about.
+    """Whether a value is a tensor on a GPU, part of no graph and not larger than the row: then the row is about it."""
     import torch
 
     if not isinstance(value, torch.Tensor) or not value.is_cuda or value.requires_grad:
         return False
-    return value.untyped_storage().nbytes() <= most_bytes
+    return bool(value.untyped_storage().nbytes() <= most_bytes)
 
 
 def report(device: Device, rows: int) -> list[str]:
+    """The lines that the magic prints for a device."""
     lines = [
         f"GPU {device.device}: peak {sizes.shown(device.peak_bytes)} allocated, {sizes.shown(device.reserved_bytes)} reserved;"
         f" {sizes.shown(device.before_bytes)} before, {sizes.shown(device.after_bytes)} after"

@@ -31,6 +31,7 @@ class Limits:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Registers the mark."""
     config.addinivalue_line("markers", ABOUT)
 
 
@@ -42,11 +43,12 @@ def read(mark: pytest.Mark) -> Limits:
             return Limits(**{name: sizes.parse(value) for name, value in mark.kwargs.items()})
         except ValueError as invalid:
             why = str(invalid)
-    pytest.fail(f"@pytest.mark.{MARK}: {why}", pytrace=False)
+    raise pytest.fail.Exception(f"@pytest.mark.{MARK}: {why}", pytrace=False)
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skips a marked test where there is no GPU."""
     mark = item.get_closest_marker(MARK)
     if mark is not None:
         read(mark)
@@ -56,12 +58,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def missing() -> str | None:
-    # Why nothing can be measured.
+    """Why nothing can be measured."""
     return no_gpu()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Measures a marked test, and fails it if it exceeds its limits."""
     mark = item.get_closest_marker(MARK)
     if mark is None:
         return (yield)
@@ -79,6 +82,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
 
 
 def failures(device: Device, limits: Limits) -> list[str]:
+    """What exceeds the limits on a device."""
     said = []
     for what, peak, limit in (
         ("allocated", device.peak_bytes, limits.peak_below),
@@ -90,6 +94,7 @@ def failures(device: Device, limits: Limits) -> list[str]:
 
 
 def failure(device: Device, what: str, peak: int, limit: int) -> str:
+    """The text of a failure: by how much, and the owners at the peak."""
     over = f"{sizes.shown(peak - limit)} too much" if peak > limit else "the limit is exclusive"
     lines = [
         f"GPU {device.device}: at most {sizes.shown(peak)} were {what}; the limit is {sizes.shown(limit)} ({over})",

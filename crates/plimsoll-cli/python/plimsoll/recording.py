@@ -68,6 +68,7 @@ class Recording:
         return answer(["explain", "--json", "--", self.stop()])
 
     def write(self) -> None:
+        """Writes the snapshot, with what `plimsoll explain` needs beside PyTorch's own."""
         import torch
 
         snapshot = torch.cuda.memory._snapshot()
@@ -145,7 +146,7 @@ BEFORE = "<before>"  # in front of the file names of blocks that were allocated 
 
 
 def mark_before(snapshot: dict[str, Any], max_entries: int) -> None:
-    # A block keeps the frames of an earlier recording: they say who allocated it, and not that this one did.
+    """Marks the frames of blocks from before this recording: an earlier one noted them, and they say who allocated the block."""
     for device, events in enumerate(snapshot["device_traces"]):
         if len(events) >= max_entries:
             continue  # the oldest events are lost
@@ -159,6 +160,7 @@ def mark_before(snapshot: dict[str, Any], max_entries: int) -> None:
 
 
 def marked(frame: dict[str, Any]) -> dict[str, Any]:
+    """The frame, whose file is marked if it is Python's."""
     file = frame["filename"]
     is_python = file.endswith((".py", ".py_")) or file.startswith("<") or "ipykernel" in file
     return {**frame, "filename": BEFORE + file} if is_python else frame
@@ -169,7 +171,7 @@ observed: list[int] = []  # this process, once its allocators are observed
 
 
 def observe() -> None:
-    # PyTorch cannot detach an observer, so one is attached, once, for all recordings.
+    """Attaches an observer, once for all recordings: PyTorch cannot detach one."""
     import torch
 
     if observed != [os.getpid()]:
@@ -178,7 +180,7 @@ def observe() -> None:
 
 
 def on_out_of_memory(device: int, asked: int, total: int, free: int) -> None:
-    # PyTorch ends the process if this raises.
+    """A request failed: writes the snapshots. PyTorch ends the process if this raises."""
     for recording in active:
         try:
             recording.write()
@@ -188,6 +190,7 @@ def on_out_of_memory(device: int, asked: int, total: int, free: int) -> None:
 
 
 def is_recording() -> bool:
+    """Whether PyTorch records its history already."""
     import torch
 
     known = getattr(torch._C, "_cuda_isHistoryEnabled", None)
@@ -195,6 +198,7 @@ def is_recording() -> bool:
 
 
 def start(stacks: str, max_entries: int) -> None:
+    """Starts PyTorch's recording of the history."""
     import torch
 
     options: dict[str, Any] = dict(enabled="all", context="alloc", stacks=stacks, max_entries=max_entries)

@@ -18,7 +18,9 @@ def parse(size: int | str) -> int:
     if isinstance(size, int) and not isinstance(size, bool):
         number, unit = float(size), ""
     else:
-        found = re.fullmatch(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", size) if isinstance(size, str) else None
+        found = (
+            re.fullmatch(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*([a-zA-Z]*)\s*", size) if isinstance(size, str) else None
+        )
         if found is None or found[2].lower() not in UNITS:
             raise ValueError(f"{size!r} is not a size: expected a number of bytes, or such as '6GiB' or '512MiB'")
         number, unit = float(found[1].replace("_", "")), found[2].lower()

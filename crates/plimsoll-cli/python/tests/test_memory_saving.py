@@ -18,7 +18,12 @@ import plimsoll
 class Block(nn.Module):
     def __init__(self, batch_norm):
         super().__init__()
-        self.norm, self.up, self.down, self.drop = nn.LayerNorm(32), nn.Linear(32, 64), nn.Linear(64, 32), nn.Dropout(0.1)
+        self.norm, self.up, self.down, self.drop = (
+            nn.LayerNorm(32),
+            nn.Linear(32, 64),
+            nn.Linear(64, 32),
+            nn.Dropout(0.1),
+        )
         self.batch = nn.BatchNorm1d(32) if batch_norm else nn.Identity()
 
     def forward(self, x):
@@ -82,7 +87,9 @@ def test_checkpointed_blocks_that_are_known_to_change_nothing_keep_their_bits(fr
     assert trained(lambda model, optimizer: plimsoll.checkpoint_blocks(model), steps=16) == same
 
 
-@pytest.mark.parametrize("change", [lambda model: plimsoll.checkpoint_blocks(model), lambda model: plimsoll.offload(model)])
+@pytest.mark.parametrize(
+    "change", [lambda model: plimsoll.checkpoint_blocks(model), lambda model: plimsoll.offload(model)]
+)
 def test_parameters_that_stand_in_for_others_do_so_in_the_second_computation(change, fresh):
     # As in meta-learning: a step on copies of the parameters, and the gradient of the loss after it.
     def gradients(change, calls):
@@ -93,7 +100,9 @@ def test_parameters_that_stand_in_for_others_do_so_in_the_second_computation(cha
         for _ in range(calls):
             batches = [(torch.randint(0, 2048, (4, 16)), torch.randint(0, 2048, (4, 16))) for _ in range(2)]
             first = dict(model.named_parameters())
-            inner = torch.autograd.grad(torch.func.functional_call(model, first, batches[0]), list(first.values()), create_graph=True)
+            inner = torch.autograd.grad(
+                torch.func.functional_call(model, first, batches[0]), list(first.values()), create_graph=True
+            )
             second = {name: it - 0.1 * gradient for (name, it), gradient in zip(first.items(), inner)}
             model.zero_grad()
             torch.func.functional_call(model, second, batches[1]).backward()

@@ -1,4 +1,5 @@
-# The technique offload-optimizer leaves the bits of losses, parameters and states as they are. It patches classes of PyTorch, so it has a process of its own.
+# The technique offload-optimizer leaves the bits of losses, parameters and states as they are. It patches classes of
+# PyTorch, so it has a process of its own.
 
 import subprocess
 import sys

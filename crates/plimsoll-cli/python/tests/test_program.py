@@ -95,7 +95,14 @@ def test_importing_the_package_does_not_import_pytorch():
 
 @pytest.mark.parametrize(
     "text, bytes",
-    [("6GiB", 6 << 30), ("1.5 GiB", 3 << 29), ("2GB", 2 * 10**9), (512, 512), ("64 mib", 64 << 20), ("1_024k", 1 << 20)],
+    [
+        ("6GiB", 6 << 30),
+        ("1.5 GiB", 3 << 29),
+        ("2GB", 2 * 10**9),
+        (512, 512),
+        ("64 mib", 64 << 20),
+        ("1_024k", 1 << 20),
+    ],
 )
 def test_sizes_are_read_as_the_program_reads_them(text, bytes):
     assert sizes.parse(text) == bytes

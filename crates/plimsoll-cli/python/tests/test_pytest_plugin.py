@@ -1,6 +1,5 @@
 # The plugin in sessions of its own. They run in processes of their own, because PyTorch is imported there.
 
-import os
 
 import pytest
 

@@ -1,4 +1,4 @@
-//! What it costs to lead operations down the road to a device, on a simulated one, where nothing is computed: an `add` of one
+//! What it costs to dispatch operations to a device, on a simulated one, where nothing is computed: an `add` of one
 //! element, without and with recording; and training steps of whole models.
 
 use std::fmt::Write as _;

@@ -4,6 +4,7 @@ mod allocator;
 mod callgrind;
 mod dispatch;
 mod floor;
+mod measured;
 mod meter;
 mod mixes;
 mod models;
@@ -25,7 +26,7 @@ pub(crate) enum What {
     Allocator(allocator::AllocatorArgs),
     #[command(hide = true)]
     AllocatorMix(callgrind::MixArgs),
-    /// Leading one operation to a device that computes nothing
+    /// The cost of dispatching one operation to a device that computes nothing
     Dispatch(dispatch::DispatchArgs),
     /// Memory of training steps of common models, beside PyTorch's
     Models(models::ModelsArgs),

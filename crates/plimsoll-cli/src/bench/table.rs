@@ -6,7 +6,7 @@ use std::fmt::Write;
 use serde_json::json;
 
 use super::floor::{Floor, Work};
-use super::step::Measured;
+use super::measured::Measured;
 use crate::output::{BOLD, RESET};
 
 /// The median; sorts what it is given.

@@ -64,8 +64,8 @@ fn parts(out: &mut String, table: &RankTable<'_>, shown: Shown) {
 /// The verdict of the recording, and the device that decides it: `null` if none does.
 pub(super) fn verdict_as_json(explained: &Explained) -> Value {
     let failed = explained.devices.iter().any(|device| device.failure.is_some());
-    // Without events nobody knows.
-    let failed = (failed || explained.devices.iter().any(words::has_events)).then_some(failed);
+    // Of a device without events nobody knows.
+    let failed = (failed || explained.devices.iter().all(words::has_events)).then_some(failed);
     json!({
         "text": verdict(&explained.devices, |bytes| bytes::shown(bytes, false)),
         "device": decisive(&explained.devices).map(|device| device.timeline.device),

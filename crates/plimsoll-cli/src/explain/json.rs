@@ -1,7 +1,7 @@
 //! An explanation for programs: `plimsoll.explain/1`.
 
 use plimsoll_trace::explain::{BackwardBlock, DeviceExplanation, Failure, Ledger, Part, Share};
-use plimsoll_trace::render::words;
+use plimsoll_trace::render::verdict;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
 
@@ -54,7 +54,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
         .map(|share| row(share, json!({ "operator": share.key.map(|name| name.of(&explained.snapshot)) })));
     json!({
         "device": timeline.device,
-        "verdict": words::verdict(device, |bytes| bytes::shown(bytes, false)),
+        "verdict": verdict::sentence(device, |bytes| bytes::shown(bytes, false)),
         "what_would_help": advice::lines(explained, device, |bytes| bytes::shown(bytes, false)),
         "failure": device.failure.map(|failure| {
             let others = device.held_by_others();

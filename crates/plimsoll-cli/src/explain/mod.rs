@@ -29,9 +29,9 @@ use crate::shown::Shown;
 
 #[derive(Args)]
 pub(crate) struct ExplainArgs {
-    /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin. Several, or a folder: the ranks of one job. Or a
-    /// text: a log with an out-of-memory message, torch.cuda.memory_stats(), memory_summary(), or a trace of
-    /// torch.profiler with memory events
+    /// A log with an out-of-memory message, or a snapshot (pickle or JSON, plain, gzip or zstd); `-` is stdin. Also
+    /// torch.cuda.memory_stats(), memory_summary(), or a torch.profiler trace with memory events. Several files, or a
+    /// folder: the ranks of one job
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
     /// Only this device
@@ -40,7 +40,7 @@ pub(crate) struct ExplainArgs {
     /// The device's total memory, such as 80GiB; only snapshots of `plimsoll record` include it
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     device_total: Option<u64>,
-    /// Infer nothing about blocks from stacks, lifetimes or sizes; show only what the file says
+    /// Show only what the file says: infer nothing from stacks, lifetimes or sizes
     #[arg(long)]
     no_infer: bool,
     #[command(flatten)]

@@ -7,7 +7,7 @@ use plimsoll_trace::explain::{
     DeviceExplanation, Fragmentation, Holes, Ledger, Part, Pin, PinningBlock, Share,
 };
 use plimsoll_trace::render::devices::decisive;
-use plimsoll_trace::render::{failure, ledger, pressure, words};
+use plimsoll_trace::render::{failure, ledger, pressure, verdict, words};
 use plimsoll_trace::timeline::Timeline;
 
 use super::{advice, devices, peaks, remaining};
@@ -36,9 +36,9 @@ pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
         let _ = write!(out, "{}{BOLD}", explained.prefix(device));
         if decisive.is_some_and(|one| std::ptr::eq(one, device)) {
             // Its verdict is the recording's, which is said in full.
-            let _ = writeln!(out, "{}{RESET}", words::brief(device, |bytes| page.size(bytes)));
+            let _ = writeln!(out, "{}{RESET}", verdict::brief(device, |bytes| page.size(bytes)));
         } else {
-            let _ = writeln!(out, "{}{RESET}", words::verdict(device, |bytes| page.size(bytes)));
+            let _ = writeln!(out, "{}{RESET}", verdict::sentence(device, |bytes| page.size(bytes)));
             for line in
                 failure::request(&explained.snapshot, &explained.origins, device, |bytes| page.size(bytes))
             {

@@ -1,5 +1,6 @@
-//! Our Python in every Python process of the user's program: a private folder, first in PYTHONPATH, with a sitecustomize.py,
-//! whose beginning is `imports.py`. `cache.rs` has the folder that outlives this process.
+//! Our Python in every Python process of the user's program: a private folder, first in PYTHONPATH, with a sitecustomize.py and the modules
+//! that it loads. They are the wheel's (`python/plimsoll`), as a package of another name: the user's environment needs no wheel.
+//! `cache.rs` has the folder that outlives this process.
 
 pub(crate) mod cache;
 
@@ -8,17 +9,38 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use crate::techniques;
+/// The modules: their paths in the package, and their texts. `build.rs` lists them.
+const MODULES: &[(&str, &str)] = include!(concat!(env!("OUT_DIR"), "/python.rs"));
 
-/// sitecustomize.py, the modules that it loads by name, and the package of techniques, each with its path in the folder.
-pub(crate) fn files<'text>(
-    sitecustomize: &'text str,
-    modules: &[(&str, &'text str)],
-) -> Vec<cache::File<'text>> {
-    let mut files = vec![("sitecustomize.py".into(), sitecustomize.as_bytes())];
-    files.extend(modules.iter().map(|(name, text)| (format!("plimsoll_{name}.py").into(), text.as_bytes())));
-    let package = Path::new("plimsoll_techniques");
-    files.extend(techniques::PYTHON.iter().map(|(name, text)| (package.join(name), text.as_bytes())));
+/// The name under which the user's Python processes import them.
+const PACKAGE: &str = "plimsoll_injected";
+
+/// The module that is also the folder's sitecustomize.py.
+const ENTRY: &str = include_str!("../../python/plimsoll/_inject/sitecustomize.py");
+
+/// Who injects.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Predict,
+    Run,
+}
+
+/// sitecustomize.py of a verb: it names the verb, and the version of this program.
+pub(crate) fn entry(verb: Verb) -> String {
+    let name = match verb {
+        Verb::Predict => "predict",
+        Verb::Run => "run",
+    };
+    let version = env!("CARGO_PKG_VERSION");
+    ENTRY
+        .replace("\nVERB = \"predict\"", &format!("\nVERB = \"{name}\""))
+        .replace("\nVERSION = \"\"", &format!("\nVERSION = \"{version}\""))
+}
+
+/// sitecustomize.py and the modules, each with its path in the folder.
+pub(crate) fn files(entry: &str) -> Vec<cache::File<'_>> {
+    let mut files = vec![("sitecustomize.py".into(), entry.as_bytes())];
+    files.extend(MODULES.iter().map(|(name, text)| (Path::new(PACKAGE).join(name), text.as_bytes())));
     files
 }
 
@@ -26,8 +48,8 @@ pub(crate) fn files<'text>(
 ///
 /// # Errors
 /// The system's.
-pub(crate) fn lay_out(folder: &Path, sitecustomize: &str, modules: &[(&str, &str)]) -> io::Result<()> {
-    for (name, bytes) in files(sitecustomize, modules) {
+pub(crate) fn lay_out(folder: &Path, verb: Verb) -> io::Result<()> {
+    for (name, bytes) in files(&entry(verb)) {
         let place = folder.join(name);
         place.parent().map_or(Ok(()), fs::create_dir_all)?;
         fs::write(place, bytes)?;
@@ -58,5 +80,34 @@ pub(crate) fn expandable(settings: Option<&str>) -> String {
     match own.filter(|own| !own.is_empty()) {
         Some(own) => format!("{own},expandable_segments:True"),
         None => "expandable_segments:True".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_entry_names_its_verb_the_version_and_the_package() {
+        let has = |verb, line: &str| entry(verb).lines().any(|it| it.starts_with(line));
+        let version = format!("VERSION = \"{}\"", env!("CARGO_PKG_VERSION"));
+        for (verb, line) in [(Verb::Predict, "VERB = \"predict\""), (Verb::Run, "VERB = \"run\"")] {
+            assert!(has(verb, line) && has(verb, &version), "{}", entry(verb));
+        }
+        assert!(has(Verb::Run, &format!("PACKAGE = \"{PACKAGE}\"")));
+    }
+
+    #[test]
+    fn the_modules_of_both_verbs_and_the_techniques_are_in_the_program() {
+        for name in [
+            "protocol.py",
+            "_inject/imports.py",
+            "_predict/start.py",
+            "_run/start.py",
+            "techniques/__init__.py",
+        ] {
+            assert!(MODULES.iter().any(|(path, _)| *path == name), "{name}");
+        }
+        assert!(!MODULES.iter().any(|(path, _)| path.contains("__pycache__")));
     }
 }

@@ -1,23 +1,25 @@
-//! `{BATCH}` in the command: a plan for one batch, and the largest batch that fits, as the program is and with techniques.
+//! `{BATCH}` in the command: a plan for one batch, and the largest batch that fits, as the program is and with
+//! techniques.
 
 use std::ffi::OsString;
 
 use super::goal::{Goal, Wish};
+use super::largest::{Largest, label};
 use super::{Plan, PlanArgs, program, search};
 use crate::exit::{Exit, Failure};
 use crate::output;
 use crate::predict::gpu::Target;
 use crate::predict::search::largest;
-use crate::predict::trial::{End, Trial};
+use crate::predict::trial::End;
 use crate::predict::trials;
 use crate::techniques::Set;
 
 const MARK: &str = "{BATCH}";
 
-/// The range that is searched if --batch names none.
+/// The range to search if --batch names none.
 const RANGE: Batches = Batches::Range(1, 512);
 
-/// Beside a plan for one batch, batches up to this multiple of it are tried.
+/// A plan for one batch also tries larger batches, up to this multiple of it.
 const MULTIPLE: u64 = 32;
 
 /// `--batch`.
@@ -26,20 +28,6 @@ pub(super) enum Batches {
     One(u64),
     /// From, to.
     Range(u64, u64),
-}
-
-/// The largest batch of a set.
-#[derive(Debug, Clone)]
-pub(super) struct Largest {
-    pub(super) set: Set,
-    /// The batches that were searched.
-    pub(super) range: (u64, u64),
-    /// `None` if none of them fits.
-    pub(super) batch: Option<u64>,
-    /// The run of that batch.
-    trial: Option<Trial>,
-    /// Whether the user ended the search.
-    pub(super) is_interrupted: bool,
 }
 
 impl Batches {
@@ -57,7 +45,7 @@ impl Batches {
     }
 }
 
-/// What `{BATCH}`, --batch and --goal ask for together; `None` if the command has no place for a batch.
+/// The batches that `{BATCH}`, --batch and --goal ask for together; `None` if the command has no `{BATCH}`.
 ///
 /// # Errors
 /// They contradict each other.
@@ -106,7 +94,8 @@ pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish)
     Ok(plan)
 }
 
-/// Searches for the largest batch as the program is, and with the techniques that use the least memory near that batch.
+/// Searches for the largest batch as the program is, and with the techniques that use the least memory near
+/// that batch.
 pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wish) -> Result<Plan, Failure> {
     let (from, to) = range;
     let found = find(args, target, &Set::default(), range)?;
@@ -206,26 +195,6 @@ fn find(args: &PlanArgs, target: &Target, set: &Set, range: (u64, u64)) -> Resul
     Ok(Largest { set: set.clone(), range, batch, trial: fitting.map(|(_, trial)| trial), is_interrupted })
 }
 
-fn label(set: &Set) -> String {
-    if set.is_empty() { "as it is".to_owned() } else { format!("with {set}") }
-}
-
-impl Largest {
-    /// The sentence.
-    pub(super) fn sentence(&self) -> String {
-        let (label, (from, to)) = (label(&self.set), self.range);
-        match self.batch {
-            Some(batch) if self.is_interrupted => format!("{label} batch {batch} fits"),
-            None if self.is_interrupted => format!("{label} no batch is known to fit"),
-            Some(batch) if batch == to && from < to => {
-                format!("{label} the largest batch is at least {to} (no larger one was tried)")
-            }
-            Some(batch) => format!("{label} the largest batch is {batch}"),
-            None => format!("{label} no batch of {from}..{to} fits"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,14 +209,8 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_is_replaced_and_the_largest_batch_is_a_sentence() {
+    fn the_mark_is_replaced() {
         let command: Vec<OsString> = ["train", "--b={BATCH}"].map(OsString::from).to_vec();
         assert_eq!(with_batch(&command, 7)[1], OsString::from("--b=7"));
-        let said = |batch, range| {
-            Largest { set: Set::default(), range, batch, trial: None, is_interrupted: false }.sentence()
-        };
-        assert_eq!(said(Some(37), (1, 512)), "as it is the largest batch is 37");
-        assert!(said(Some(512), (1, 512)).contains("at least 512"));
-        assert!(said(None, (1, 512)).contains("no batch of 1..512 fits"));
     }
 }

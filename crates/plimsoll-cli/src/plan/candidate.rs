@@ -7,8 +7,9 @@ use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Levels, Set, Technique, Time};
 
-/// Of the GPU's memory, what a set should leave: one part in this many. Where cuDNN chooses other kernels or the driver other addresses,
-/// reserved bytes on a card differ from the trial's by about as much (note 0019).
+/// A set should leave one part in this many of the GPU's memory free. If cuDNN chooses other kernels on the
+/// card, or the driver other addresses, reserved bytes differ from the trial's by about as much (note
+/// 0019).
 const SPARE_PART: u64 = 50;
 
 /// A set, its trial, and what it costs.
@@ -17,15 +18,15 @@ pub(super) struct Candidate {
     pub(super) set: Set,
     pub(super) trial: Trial,
     pub(super) fit: Fit,
-    /// The trial under the GPU's limit, if the set fits only because the program catches running out of memory and goes on with
-    /// less; `trial` then has the program without that limit, where it ends well without it.
+    /// The trial under the GPU's limit, if the set fits only because the program catches running out of
+    /// memory and goes on with less. `trial` is then the run without that limit, if it succeeded.
     pub(super) caught: Option<Trial>,
     /// `None` if the work of a step is unknown.
     pub(super) cost: Option<Cost>,
 }
 
 impl Candidate {
-    /// Takes over what the run on the GPU itself showed, after more steps than those of the trial.
+    /// Adopts the result of the run on the GPU itself, which has more steps than the trial.
     pub(super) fn settle(&mut self, itself: &Trial, limits: Limits) {
         self.trial.allocated_bytes = itself.allocated_bytes;
         self.trial.reserved_bytes = itself.reserved_bytes;
@@ -35,7 +36,7 @@ impl Candidate {
         self.fit = if gives_back { limits.tight(bytes) } else { limits.fit(bytes) };
     }
 
-    /// Whether the program ran with it, and each of its techniques had an effect.
+    /// Whether the program ran with this set, and every technique in it had an effect.
     pub(super) fn is_effective(&self) -> bool {
         self.trial.end == End::Ran && self.trial.techniques.iter().all(|it| it.applied)
     }
@@ -45,14 +46,14 @@ impl Candidate {
         self.fit.has_room() && self.is_effective()
     }
 
-    /// Bytes of pinned host memory for what it moves there in a step.
+    /// Pinned host memory, in bytes, for the tensors that a step moves to the host.
     pub(super) fn pinned_bytes(&self) -> u64 {
         let copying =
             self.set.techniques().filter(|it| matches!(it.row().time, Time::Copies | Time::StepCopies));
         copying.filter_map(|it| self.trial.technique(it.name())).map(|it| it.bytes).sum()
     }
 
-    /// Why the set is not an option.
+    /// Why the set cannot be chosen.
     pub(super) fn objection(&self) -> Option<String> {
         if self.trial.end != End::Ran {
             return Some(objection(&self.trial.end));
@@ -61,7 +62,8 @@ impl Candidate {
         idle.map(|it| format!("{}: no effect: {}", it.name, it.detail))
     }
 
-    /// Estimated seconds of a step; the order of candidates without an estimate is that of their trials.
+    /// Estimated seconds of a step. Candidates without an estimate are compared in the order of their
+    /// trials.
     pub(super) fn step_s(&self) -> f64 {
         self.cost.map_or(0.0, |cost| cost.step_s)
     }

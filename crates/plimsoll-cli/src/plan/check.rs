@@ -1,4 +1,4 @@
-//! The chosen set on the GPU itself, over more steps than those of its trial: [`Checked`].
+//! Runs the chosen set on the GPU itself, for more steps than its trial had: [`Checked`].
 
 use super::fit::Fit;
 use super::goal::Goal;
@@ -10,16 +10,16 @@ use crate::predict::trial::{End, Trial};
 use crate::predict::trials::How;
 use crate::techniques::Set;
 
-/// What runs on the GPU itself showed.
+/// The results of runs on the GPU itself.
 #[derive(Default)]
 pub(super) struct Checked {
     /// What is chosen then.
     pub(super) decision: Decision,
-    /// Of the last set that was expected to fit and does not: why.
+    /// Why the last set that was expected to fit does not.
     pub(super) objection: Option<String>,
     /// The sets that ran.
     ran: Vec<(Set, Trial)>,
-    /// Whether trials go on until their reserved bytes no longer grow.
+    /// Whether trials run until their reserved bytes stop growing.
     settles: bool,
 }
 
@@ -31,8 +31,9 @@ impl Checked {
 }
 
 impl Search<'_, '_> {
-    /// Searches, and runs the chosen set on the GPU itself until its reserved bytes no longer grow. Where it then does not fit, or
-    /// only just, it searches again with trials that go on as long; where those do not show it, without that set.
+    /// Searches, then runs the chosen set on the GPU itself until its reserved bytes stop growing. If it
+    /// does not fit there, or only just, the search is repeated with trials that run as long. If those
+    /// still say that it fits, the search is repeated without that set.
     ///
     /// # Errors
     /// The system's.
@@ -84,8 +85,8 @@ impl Search<'_, '_> {
         }
     }
 
-    /// Searches again with trials that go on until their reserved bytes no longer grow. If that has no answer for the program as it is, because
-    /// the user ended it, what was known stays.
+    /// Searches again with trials that run until their reserved bytes stop growing. If the user ends it
+    /// before the program as it is has a result, the earlier results stay.
     fn again(&mut self) -> Result<(), Failure> {
         self.trials.settle_all();
         let known = self.forget();

@@ -13,7 +13,8 @@ pub(super) struct Facts {
     pub(super) limits: Limits,
     /// All that was tried, in order; the first is the program as it is.
     pub(super) tried: Vec<Fact>,
-    /// How many of them were known when the run on the GPU itself last showed something of one of them: the search goes on from there.
+    /// How many of them were known when the run on the GPU itself last showed something of one of them: the
+    /// search goes on from there.
     pub(super) known_before: usize,
     /// Whether the program as it is keeps more memory from step to step, to an end that is known.
     pub(super) grows: bool,

@@ -5,9 +5,10 @@
 pub(super) enum Fit {
     /// It fits, and leaves these bytes.
     Room(u64),
-    /// It fits, but leaves only these bytes: on a card it may not.
+    /// It fits, but with only these bytes left: on a card it may not.
     Close(u64),
-    /// It fits, and leaves these bytes, but only because the allocator gives cached memory back when memory runs short, which takes time.
+    /// It fits, and leaves these bytes, but only because the allocator releases cached memory when memory runs
+    /// short, which takes time.
     Tight(u64),
     /// It does not fit: at least these bytes are missing.
     Short(u64),
@@ -38,7 +39,7 @@ impl Fit {
         matches!(self, Fit::Tight(_))
     }
 
-    /// What its headroom is called where it is small.
+    /// The word for a small headroom: tight or close.
     pub(super) fn word(&self) -> &'static str {
         match self {
             Fit::Close(_) => ", close",
@@ -49,7 +50,8 @@ impl Fit {
 }
 
 impl Limits {
-    /// That of a program that runs with so many reserved bytes. More than the capacity are those of one that catches running out of memory.
+    /// That of a program that runs with so many reserved bytes. More than the capacity are those of one that
+    /// catches running out of memory.
     pub(super) fn fit(self, reserved_bytes: u64) -> Fit {
         let left_bytes = self.capacity_bytes.saturating_sub(reserved_bytes);
         if self.is_close(reserved_bytes) { Fit::Close(left_bytes) } else { Fit::Room(left_bytes) }

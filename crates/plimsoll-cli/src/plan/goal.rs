@@ -6,25 +6,25 @@ use crate::techniques::Numbers;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Wish {
     pub(super) goal: Goal,
-    /// The most that a set may do to the numbers.
+    /// How much a set may change the numbers.
     pub(super) numbers: Numbers,
 }
 
 /// What to optimize.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Goal {
-    /// The cheapest set that fits: those that keep the numbers first, then the fastest
+    /// The set that fits and changes the numbers least, then the fastest
     Fit,
     /// The least memory
     Memory,
-    /// The fastest set that fits, whether it rounds differently or not
+    /// The fastest set that fits, even if it rounds differently
     Speed,
     /// The largest {BATCH} that fits
     Batch,
 }
 
 impl Goal {
-    /// Whether the least memory is wanted, whatever time it takes.
+    /// Whether the least memory is wanted, whatever the time.
     pub(super) fn is_memory(self) -> bool {
         matches!(self, Goal::Memory | Goal::Batch)
     }

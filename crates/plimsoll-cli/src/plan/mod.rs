@@ -1,16 +1,20 @@
-//! `plimsoll plan`: which techniques make a PyTorch program fit a GPU, without the GPU. Each row of its table is a run of the
-//! unmodified program on the stand-in, with a set of techniques applied from outside.
+//! `plimsoll plan`: which techniques make a PyTorch program fit a GPU, without the GPU. Each row of its table is a
+//! run of the unmodified program on the stand-in, with a set of techniques applied from outside.
+//!
+//! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
-//! | `goal.rs` | what the user wants |
-//! | `strategy/` | which sets are tried, and which is chosen, by `facts.rs` and `fit.rs` |
-//! | `search.rs` | runs what the strategy asks for |
-//! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
-//! | `check.rs` | the chosen set on the GPU itself |
+//! | `goal.rs`, `largest.rs` | what the user wants; the largest `{BATCH}` of a set |
+//! | `fit.rs`, `facts.rs` | whether a set fits; what is known of the sets that were tried |
+//! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
 //! | `time.rs` | the estimate of a step's time |
-//! | `batch.rs` | the largest `{BATCH}` that fits |
+//! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
 //! | `text.rs`, `json.rs` | the reports |
+//! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
+//! | `search.rs` | runs what the strategy asks for |
+//! | `check.rs` | the chosen set on the GPU itself |
+//! | `batch.rs` | the search for the largest `{BATCH}` that fits |
 //!
 //! The techniques are in `../techniques`; the runs are `../predict/trial.rs`.
 
@@ -21,6 +25,8 @@ mod facts;
 mod fit;
 mod goal;
 mod json;
+mod largest;
+mod patience;
 mod search;
 mod strategy;
 mod text;
@@ -32,9 +38,10 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use self::batch::{Batches, Largest};
+use self::batch::Batches;
 use self::candidate::Candidate;
 use self::goal::{Goal, Wish};
+use self::largest::Largest;
 use self::search::Search;
 use self::strategy::Decision;
 use self::time::Cost;
@@ -55,10 +62,10 @@ pub(crate) struct PlanArgs {
     /// The GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB [default: this machine's]
     #[arg(long, value_name = "NAME|SIZE")]
     gpu: Option<String>,
-    /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU nearest in size]
+    /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]
     #[arg(long, value_name = "X.Y")]
     cc: Option<String>,
-    /// Number of GPUs: those that the program sees, and over which the technique fsdp shards it
+    /// Number of GPUs that the program sees; the technique fsdp shards it over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
     devices: u32,
     /// Memory of each GPU that a process uses outside the allocator: the CUDA context and libraries
@@ -70,26 +77,27 @@ pub(crate) struct PlanArgs {
     /// What to optimize [default: fit; batch if the command contains {BATCH} and --batch gives no number]
     #[arg(long, value_enum)]
     goal: Option<Goal>,
-    /// The most that techniques may do to losses and parameters
+    /// How much techniques may change losses and parameters
     #[arg(long, value_enum, default_value = "rounding")]
     numbers: Allowed,
-    /// What replaces {BATCH} in the command: the batch to plan for, or a range in which the largest is searched [default: 1..512]
+    /// What replaces {BATCH} in the command: a batch size to plan for, or a range to search for the largest that fits
+    /// [default: 1..512]
     #[arg(long, value_name = "N|FROM..TO", value_parser = Batches::parse)]
     batch: Option<Batches>,
-    /// Training steps of each run; that of the chosen set goes on until its reserved bytes no longer grow
+    /// Training steps of each run; the run of the chosen set continues until its reserved bytes stop growing
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(2..))]
     steps: u64,
-    /// The value that a line reads from the device, instead of zero; max is the largest possible value, half is half of it
+    /// Use this value for what a line reads from the GPU, instead of zero; max is the largest possible value, half is half of it
     #[arg(long, value_name = "FILE:LINE=VALUE|max|half", value_parser = Assumption::parse)]
     assume: Vec<Assumption>,
     /// Allocator settings, as in PYTORCH_ALLOC_CONF
     #[arg(long, value_name = "SETTINGS")]
     alloc_conf: Option<String>,
     /// Stop a run of the program after this time, such as 90s or 5m
-    #[arg(long, value_name = "TIME", value_parser = crate::predict::duration)]
+    #[arg(long, value_name = "TIME", value_parser = crate::predict::args::duration)]
     timeout: Option<Duration>,
     /// Stop the search this long after the first run, and report what is known by then
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::predict::duration)]
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::predict::args::duration)]
     within: Duration,
     #[command(flatten)]
     writes: Writes,
@@ -104,7 +112,7 @@ pub(crate) struct PlanArgs {
     command: Vec<OsString>,
 }
 
-/// The most that techniques may do to the numbers.
+/// How much techniques may change the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Allowed {
     /// Losses and parameters keep their bits
@@ -117,10 +125,10 @@ enum Allowed {
 
 const AFTER_HELP: &str = "\
 The program's own output goes to stderr. Nothing is computed, so every run takes seconds, and no file is changed. Times are
-estimates. Ctrl-C ends the search; what is known by then is printed.
+estimates. Ctrl-C ends the search and prints what is known by then.
 
-Exit codes: 0 it fits, as it is or with the chosen set; 4 it fits under no set that is allowed, or there is no answer; 5 the
-program failed for another reason.
+Exit codes: 0 it fits, as it is or with the chosen set; 4 no allowed set makes it fit, or there is no answer; 5 the program
+failed for another reason.
 
 Examples:
   plimsoll plan --gpu RTX-4090 -- python train.py --batch-size 32
@@ -138,19 +146,19 @@ struct Plan {
     /// The one at the limit that it was preferred to, because it has room and takes about the same time.
     instead_of: Option<usize>,
     is_interrupted: bool,
-    /// Whether the search ended because its time was up.
+    /// Whether the search ended because its time ran out.
     is_late: bool,
     /// The number of GPUs.
     devices: u32,
-    /// What the run on the GPU itself showed, if it differs from the trial.
+    /// The result of the run on the GPU itself, if it differs from the trial.
     checked: Option<String>,
     /// The chosen set's run on the GPU itself.
     planned: Option<Trial>,
-    /// The largest batches that were found: of the program as it is, and with the chosen set.
+    /// The largest batches that fit: of the program as it is, and with the chosen set.
     largest: Vec<Largest>,
     /// What replaces {BATCH} in the command.
     batch: Option<u64>,
-    /// The batch of the table.
+    /// The batch that the trials in the table used.
     table_batch: Option<u64>,
     words: Vec<OsString>,
 }

@@ -6,6 +6,7 @@ use super::candidate::{Candidate, limits, objection};
 use super::facts::Facts;
 use super::fit::{Fit, Limits};
 use super::goal::Wish;
+use super::patience::Patience;
 use super::strategy::{self, Decision, Step};
 use super::text;
 use super::time::{Cost, Work};
@@ -25,20 +26,21 @@ pub(super) struct Search<'a, 'scope> {
     /// The number of GPUs.
     devices: u32,
     pub(super) wish: Wish,
-    /// How long it may take after the first trial.
+    /// The time limit after the first trial.
     within: Duration,
-    /// When it ends with what is known.
+    /// When the search ends and reports what is known.
     until: Option<Instant>,
-    /// When the search began.
-    begun: Instant,
-    /// When it stops to look for cheaper sets than one that fits.
-    improved_until: Option<Instant>,
+    /// How long it looks for cheaper sets than one that fits.
+    patience: Patience,
+    /// Whether it does so.
+    improves: bool,
+    /// All that was tried.
     pub(super) tried: Tried,
     /// Whether the cost of the program as it is was asked for: other sets are compared with it.
     is_priced: bool,
     /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
-    /// Whether its time was up.
+    /// Whether the time ran out.
     pub(super) is_late: bool,
 }
 
@@ -58,8 +60,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
             wish,
             within,
             until: None,
-            begun: Instant::now(),
-            improved_until: None,
+            patience: Patience::new(Instant::now()),
+            improves: false,
             tried: Tried::default(),
             is_priced: false,
             is_interrupted: false,
@@ -67,15 +69,27 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Tries sets until the wish is met as well as can be. The first candidate is the program as it is. It goes on where
-    /// something was learned of a candidate since the last call.
+    /// Tries sets until the wish is met as well as possible. The first candidate is the program as it is.
+    /// Another call continues with what was learned about candidates since the last one.
     ///
     /// # Errors
     /// The system's.
     pub(super) fn run(&mut self) -> Result<Decision, Failure> {
+        let decision = self.decided()?;
+        if self.patience.is_used() {
+            // What was only a little cheaper must not keep the run on the GPU itself waiting.
+            self.trials.give_up()?;
+            self.trials.end_at(self.until);
+        }
+        Ok(decision)
+    }
+
+    fn decided(&mut self) -> Result<Decision, Failure> {
         loop {
             let facts = self.facts();
-            let sets = match strategy::next(&facts) {
+            let step = strategy::next(&facts);
+            self.improves = matches!(step, Step::Improve(_));
+            let sets = match step {
                 Step::Done(decision) => return Ok(decision),
                 Step::Improve(_) if self.is_long_enough() => return Ok(strategy::decide(&facts)),
                 Step::Try(sets) | Step::Improve(sets) => sets,
@@ -101,12 +115,13 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Whether looking for a cheaper set has taken as long as the search for one that fits.
+    /// Whether there is no more time to look for a cheaper set. If there is, trials end with it.
     fn is_long_enough(&mut self) -> bool {
         let now = Instant::now();
-        let twice = now.checked_add(self.begun.elapsed());
-        let improved_until = *self.improved_until.get_or_insert(twice.unwrap_or(now));
-        now > improved_until || self.until.is_some_and(|until| now > until)
+        let own = self.patience.until(now);
+        let until = self.until.map_or(own, |until| until.min(own));
+        self.trials.end_at(Some(until));
+        now >= until
     }
 
     fn facts(&self) -> Facts {
@@ -115,11 +130,12 @@ impl<'a, 'scope> Search<'a, 'scope> {
 
     /// Forgets what was tried, so that it is tried again; returns it.
     pub(super) fn forget(&mut self) -> Vec<Candidate> {
-        (self.is_priced, self.improved_until) = (false, None);
+        (self.is_priced, self.patience) = (false, Patience::new(Instant::now()));
         self.tried.forget()
     }
 
-    /// Begins the trials of sets whose results are asked for soon: as many run at once as this machine has processors.
+    /// Starts the trials of sets whose results are needed soon; as many run at once as this machine has
+    /// processors.
     fn ahead(&mut self, sets: &[Set]) -> Result<(), Failure> {
         let mut wanted = Vec::new();
         for set in sets.iter().filter(|set| !set.is_empty() && !self.tried.has(set)) {
@@ -173,9 +189,11 @@ impl<'a, 'scope> Search<'a, 'scope> {
         };
         let is_first = self.tried.candidates().is_empty();
         let cost = if is_first { None } else { self.cost(set, &trial)? };
-        self.is_late |= self.trials.is_late();
+        // Without a cheaper set, the search has an answer.
+        let is_given_up = self.trials.is_late() && self.improves;
+        self.is_late |= self.trials.is_late() && !is_given_up;
         self.is_interrupted = self.is_late || self.trials.is_interrupted();
-        if trial.end != End::Interrupted || is_first {
+        if (trial.end != End::Interrupted && !is_given_up) || is_first {
             let candidate = Candidate { set: set.clone(), trial, fit, caught, cost };
             output::progress(&text::progress(&candidate));
             self.tried.add(candidate);
@@ -201,8 +219,8 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Ok(())
     }
 
-    /// The cost of a set, from the operators that run with it. Those that techniques change are counted by a run of their own;
-    /// what they compute again is added.
+    /// The cost of a set, from the operators that run with it. A separate run counts operators that
+    /// techniques replace; recomputed operators are added.
     fn cost(&mut self, set: &Set, trial: &Trial) -> Result<Option<Cost>, Failure> {
         if trial.end != End::Ran || self.is_interrupted {
             return Ok(None);
@@ -223,7 +241,9 @@ impl<'a, 'scope> Search<'a, 'scope> {
     fn count(&mut self, set: &Set) -> Result<(), Failure> {
         if self.tried.work(set).is_none() {
             let counted = self.trials.of(set, How::Counted)?;
-            self.tried.add_work(set.clone(), Work::of(&counted));
+            if counted.end != End::Interrupted {
+                self.tried.add_work(set.clone(), Work::of(&counted));
+            }
         }
         Ok(())
     }

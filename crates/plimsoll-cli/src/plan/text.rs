@@ -3,14 +3,14 @@
 use std::fmt::Write;
 
 use super::Plan;
-use super::batch::Largest;
 use super::candidate::Candidate;
 use super::fit::Fit;
 use super::goal::Goal;
+use super::largest::Largest;
 use super::time::Cost;
 use crate::bytes;
 use crate::output::{BOLD, RESET};
-use crate::predict::reads;
+use crate::predict::render::reads;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Numbers, Shown, Technique};
 
@@ -186,7 +186,8 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
-/// The set at the limit that was not chosen because another one has room, or one that has room where the chosen one has none: both are named.
+/// The set at the limit that was not chosen because another one has room, or one that has room where the chosen
+/// one has none: both are named.
 fn other(plan: &Plan) -> Option<String> {
     let chosen = plan.chosen().filter(|it| it.fit.fits() && plan.goal == Goal::Fit)?;
     let all = plan.candidates.iter().filter(|it| it.set != chosen.set && it.fit.fits() && it.is_effective());
@@ -220,7 +221,7 @@ fn largest(plan: &Plan) -> String {
     format!("{}: {sentences}{numbers}", plan.target.name)
 }
 
-/// What a program does that catches running out of memory.
+/// What a program does that catches running out of memory and goes on.
 fn catching(trial: &Trial) -> String {
     let times = if trial.caught == 1 { "once".to_owned() } else { format!("{} times", trial.caught) };
     format!(

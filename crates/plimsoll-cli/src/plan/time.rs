@@ -1,27 +1,30 @@
 //! An estimate of a step's time: [`Work`], the operators of a step, against the GPU's bandwidth and FLOP/s.
 //!
-//! On the GPU, each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel; the host needs about the
-//! same time for each operator, and the step takes the longer of the two. The choice of kernels and the program's own work on the host are
-//! unknown, so the figures serve to compare sets, not to promise a time. The constants are fitted to programs on an H200 (note 0019).
+//! On the GPU, each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel;
+//! the host needs about the same time for each operator, and the step takes the longer of the two. The choice of
+//! kernels and the program's own work on the host are unknown, so the figures serve to compare sets, not to
+//! promise a time. The constants are fitted to programs on an H200 (note 0019).
 
 use plimsoll_gpu::Gpu;
 
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Set, Technique, Time, Value};
 
-/// Of the datasheet's matrix rate, what PyTorch's products reach.
+/// The share of the datasheet's matrix rate that PyTorch's matrix products reach.
 const PRODUCTS: f64 = 0.7;
-/// The same of convolutions on tensor cores, f32 values in TF32.
+/// The same for convolutions on tensor cores; f32 values run in TF32.
 const CONVOLUTIONS: f64 = 0.2;
-/// Of the datasheet's bandwidth, what element-wise operators, normalizations and reductions reach.
+/// The share of the datasheet's bandwidth that element-wise operators, normalizations and reductions reach.
 const TRAFFIC: f64 = 0.42;
-/// The same of convolutions, which read their input several times.
+/// The same for convolutions, which read their input several times.
 const CONVOLUTION_TRAFFIC: f64 = 0.2;
-/// Of the datasheet's PCIe bandwidth, what a copy from or to pinned memory reaches: 55.3 of 64 GB/s on an H200 (note 0019).
+/// The share of the datasheet's PCIe bandwidth that copies from and to pinned memory reach: 55.3 of 64 GB/s
+/// on an H200 (note 0019).
 const PINNED: f64 = 0.86;
-/// Of the datasheet's NVLink or PCIe bandwidth, what a collective reaches.
+/// The share of the datasheet's NVLink or PCIe bandwidth that a collective reaches.
 const WIRE: f64 = 0.7;
-/// Of the shorter of copies and computation, what is not hidden behind the other. Fitted to programs on an H200 (note 0019).
+/// Copies and computation overlap, except for this share of the shorter one. Fitted to programs on an H200
+/// (note 0019).
 const EXPOSED: f64 = 0.1;
 /// The share of a step that the forward pass takes: a third of the products.
 const FORWARD: f64 = 1.0 / 3.0;
@@ -29,8 +32,8 @@ const FORWARD: f64 = 1.0 / 3.0;
 const KERNEL_S: f64 = 3e-6;
 /// Seconds that the host needs for an operator, with the Python and the dispatch around it.
 const HOST_S: f64 = 32e-6;
-/// Seconds that the host needs beside its operators for a block that is checkpointed, by PyTorch's checkpointing or by ours: measured on
-/// an H200's host (note 0019).
+/// Seconds of host time for each checkpointed block, beside its operators, with PyTorch's checkpointing or
+/// ours: measured on an H200's host (note 0019).
 const AGAIN_S: f64 = 0.6e-3;
 /// The memory traffic under bf16 autocast: half for products and activations, the same for parameters and optimizers.
 const NARROW: f64 = 0.6;
@@ -79,7 +82,7 @@ enum Rate {
     Bf16,
 }
 
-/// The cost of a set beside the program as it is.
+/// The cost of a set, compared with the program as it is.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Cost {
     /// Estimated seconds of a step.
@@ -123,8 +126,8 @@ impl Work {
         self.rows.iter().map(|row| row.flops * row.number).sum()
     }
 
-    /// The cost of a set whose trial is known, beside that of the program as it is. `has_types` is whether these operators were
-    /// counted under the set's autocast; `devices` is the number of GPUs that fsdp uses.
+    /// The cost of a set whose trial is known, compared with the program as it is. `has_types`: these
+    /// operators were counted under the set's autocast. `devices`: the number of GPUs that fsdp uses.
     pub(super) fn cost(
         &self,
         gpu: &Gpu,
@@ -201,7 +204,7 @@ impl Phase {
 }
 
 impl Row {
-    /// Seconds of these operators on the GPU, each in this many parts.
+    /// Seconds that these operators take on the GPU, each split into this many parts.
     fn seconds(&self, gpu: &Gpu, is_narrow: bool, parts: f64) -> f64 {
         let flops = gpu.flops;
         let rate = match if is_narrow { Rate::Bf16 } else { self.rate } {
@@ -270,7 +273,7 @@ mod tests {
 
     /// A trial in which a technique moved this many bytes.
     fn moving(name: &str, bytes: u64) -> Trial {
-        let applied = crate::predict::report::Applied {
+        let applied = crate::protocol::Applied {
             name: name.to_owned(),
             applied: true,
             detail: String::new(),

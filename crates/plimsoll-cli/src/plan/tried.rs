@@ -1,4 +1,5 @@
-//! What was tried: [`Tried`], the candidates in the order of their trials and the operators that were counted for their cost.
+//! What was tried: [`Tried`], the candidates in the order of their trials and the operators that were counted for
+//! their cost.
 
 use super::candidate::Candidate;
 use super::facts::{Fact, Facts};

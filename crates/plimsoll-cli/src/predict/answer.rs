@@ -1,26 +1,23 @@
-//! The result of a run: [`Outcome`], with its [`Verdict`] and the process that decides it.
+//! The answer about a run: [`Outcome`], from what the run left, with its verdict and the process that decides it.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 
 use plimsoll_standin::notice::{self, Kind, Notice};
-use plimsoll_trace::explain::{Cause, DeviceExplanation, Options};
-use plimsoll_trace::render::words;
-use plimsoll_trace::whatif::SETTINGS;
 
+use super::analysis::growth::Growth;
+use super::analysis::judge::{caught, with_growth, without_shortage};
+use super::analysis::judged::Judged;
+use super::analysis::need::Need;
+use super::analysis::shortage::Shortage;
+use super::analysis::verdict::Verdict;
+use super::analysis::warm;
+use super::analysis::without::{Without, is_workspace};
 use super::gpu::{Target, Workspaces};
-use super::grows::Growth;
-use super::judge::{caught, with_growth, without_shortage};
-use super::need::Need;
-use super::reads::Read;
-use super::report::{Peaks, ProcessState, Refusal, Report};
-use super::run::Ended;
-use super::run::Traces;
-use super::warm;
-use super::without::{Without, is_workspace};
-use crate::exit::{Exit, Failure};
-use crate::explained::Explained;
-use crate::recording::Recording;
+use super::recording::job::Job;
+use super::recording::traces::Traces;
+use crate::exit::Failure;
+use crate::protocol::Read;
+use crate::protocol::{Applied, Peaks, Report};
 
 /// The result of a run.
 pub(super) struct Outcome {
@@ -37,87 +34,12 @@ pub(super) struct Outcome {
     pub(super) without_assumptions: Option<Box<Outcome>>,
     /// The last request that failed, also if the program caught that.
     pub(super) shortage: Option<Shortage>,
-    /// Memory that grows where the run was cut, if some does.
+    /// Memory that was still growing when the run was cut short, if any.
     pub(super) growth: Option<Growth>,
-    /// What the program needs, if it ran out and that is known.
+    /// What the program needs, if it ran out of memory and the need is known.
     pub(super) need: Option<Need>,
     /// What it would have written, and the hosts that it contacted.
     pub(super) traces: Traces,
-}
-
-/// Whether it fits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It fits, with this much of the GPU to spare, after it caught this many requests that ran out of memory.
-    Fits { spare_bytes: u64, caught: u64 },
-    /// A request failed.
-    RunsOut(Shortage),
-    /// Memory grows, and is out before the program ends, or its end is unknown.
-    Grows(Growth),
-    /// A technique of `--with` cannot be applied to the program.
-    Refused(Refusal),
-    /// The program failed for a reason other than memory: how, and a possible cause.
-    Failed { how: String, hint: Option<String> },
-    /// There is no answer, for this reason.
-    Unknown(String),
-}
-
-/// The request that failed.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Shortage {
-    /// Its step, from 1.
-    pub(super) step: u64,
-    /// The line that made the request, if it is known.
-    pub(super) line: Option<String>,
-    pub(super) asked_bytes: u64,
-    /// Why it failed.
-    pub(super) cause: Cause,
-    /// Whether the program continued after it.
-    pub(super) caught: bool,
-    /// Whether `torch.compile` made it to compile or to time kernels, which warm caches save.
-    pub(super) is_saved_by_caches: bool,
-}
-
-/// A process and one of its devices.
-pub(super) struct Judged {
-    pub(super) report: Report,
-    pub(super) peaks: Peaks,
-    /// The analysis of the device's snapshot; `None` if the process was killed before it wrote one.
-    pub(super) analysis: Option<Analysis>,
-}
-
-/// The analysis of one device in a snapshot.
-pub(super) struct Analysis {
-    /// The file, which is deleted with the run's folder.
-    pub(super) snapshot: PathBuf,
-    /// Of this device only.
-    pub(super) explained: Explained,
-}
-
-impl Analysis {
-    /// Adds a replay of the requests under other allocator settings.
-    pub(super) fn try_settings(&mut self) {
-        let Explained { snapshot, devices, .. } = &mut self.explained;
-        let device = &mut devices[0];
-        if device.what_if.is_none() {
-            device.what_if = Some(device.simulated(snapshot, &SETTINGS, device.ledger.device.total));
-        }
-    }
-
-    pub(super) fn device(&self) -> &DeviceExplanation {
-        &self.explained.devices[0]
-    }
-}
-
-impl Verdict {
-    pub(super) fn exit(&self) -> Exit {
-        match self {
-            Verdict::Fits { .. } => Exit::Done,
-            Verdict::RunsOut(_) | Verdict::Grows(_) | Verdict::Unknown(_) => Exit::OutOfMemory,
-            Verdict::Refused(_) => Exit::Usage,
-            Verdict::Failed { .. } => Exit::Program,
-        }
-    }
 }
 
 impl Outcome {
@@ -125,21 +47,20 @@ impl Outcome {
     ///
     /// # Errors
     /// A snapshot that cannot be read.
-    pub(super) fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Outcome, Failure> {
-        let worst = worst(reports);
-        let judged = worst.map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()?;
+    pub(super) fn of(job: &Job, target: &Target) -> Result<Outcome, Failure> {
+        let Job { ended, reports } = job;
+        let judged = Judged::among(reports, target)?;
         let refusal = reports.iter().find_map(|report| report.refusal.clone());
         let has_failed = judged.as_ref().is_some_and(|judged| judged.report.failures > 0);
-        let shortage = judged.as_ref().filter(|_| has_failed).and_then(|judged| judged.shortage(ended));
+        let shortage = judged.as_ref().filter(|_| has_failed).and_then(|judged| judged.shortage(*ended));
         let growth = judged.as_ref().and_then(|judged| Growth::of(judged, target));
         let verdict = match (refusal, &judged) {
             (Some(refusal), _) => Verdict::Refused(refusal),
-            (None, Some(judged)) if has_failed && caught(ended, reports) == 0 => {
+            (None, Some(judged)) if has_failed && caught(job) == 0 => {
                 shortage.clone().map_or_else(|| judged.report.shortage_without_record(), Verdict::RunsOut)
             }
             _ => {
-                let verdict =
-                    without_shortage(ended, reports, target, judged.as_ref().map(|judged| judged.peaks));
+                let verdict = without_shortage(job, target, judged.as_ref().map(|judged| judged.peaks));
                 with_growth(verdict, growth.as_ref(), reports)
             }
         };
@@ -158,7 +79,7 @@ impl Outcome {
         })
     }
 
-    /// The program caught running out of memory and went on, but would have done more with more memory: it gave up.
+    /// The program caught running out of memory and gave up: with more memory it would have done more.
     pub(super) fn gave_up(&mut self) {
         if let (Verdict::Fits { .. }, Some(shortage)) = (&self.verdict, &self.shortage) {
             self.verdict = Verdict::RunsOut(Shortage { caught: true, ..shortage.clone() });
@@ -167,6 +88,12 @@ impl Outcome {
 }
 
 impl Outcome {
+    /// The techniques of `--with` in the process that decides; in any, if none does.
+    pub(super) fn techniques(&self) -> &[Applied] {
+        let judged = self.judged.as_ref().map(|judged| &judged.report);
+        judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
+    }
+
     /// The processes that used CUDA, with each of their devices.
     pub(super) fn rows(&self) -> Vec<(&Report, &Peaks)> {
         self.reports.iter().flat_map(|it| it.devices.iter().map(move |peaks| (it, peaks))).collect()
@@ -236,70 +163,20 @@ impl Outcome {
     }
 }
 
-/// The process and device that decide the verdict: where memory ran out, otherwise where the most is reserved.
-fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
-    let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
-    // On a tie the first, which has the lowest rank.
-    all.rev().max_by_key(|(report, peaks)| (report.failures > 0, peaks.reserved_bytes))
-}
-
-impl Judged {
-    fn of(report: &Report, peaks: Peaks, target: &Target) -> Result<Judged, Failure> {
-        let mut judged = Judged { report: report.clone(), peaks, analysis: None };
-        let Some(snapshot) = report.snapshot.clone() else { return Ok(judged) };
-        let recording = Recording::named(&snapshot, &format!("the recording of {}", report.name()), None)?;
-        let options = Options { device_total_bytes: Some(target.total_bytes), ..Options::default() };
-        let mut explained = Explained::of(recording, options);
-        let devices = &explained.devices;
-        // The device that ran out need not be the one with the highest peak.
-        let failed = devices.iter().position(|device| device.failure.is_some());
-        let place = failed.or_else(|| devices.iter().position(|it| it.timeline.device == peaks.device));
-        let Some(place) = place else { return Ok(judged) };
-        let device = explained.devices.swap_remove(place);
-        let timeline = &device.timeline;
-        if let Some(counted) = report.devices.iter().find(|it| it.device == timeline.device) {
-            judged.peaks = *counted;
-        }
-        // A program may reset PyTorch's counters; the recording still has the peak.
-        let (allocated, reserved) = (timeline.peak_allocated.level, timeline.peak_reserved.level);
-        judged.peaks.allocated_bytes = judged.peaks.allocated_bytes.max(allocated.allocated_bytes);
-        judged.peaks.reserved_bytes = judged.peaks.reserved_bytes.max(reserved.reserved_bytes);
-        explained.devices = vec![device];
-        explained.file = "SNAPSHOT".to_owned();
-        judged.analysis = Some(Analysis { snapshot, explained });
-        Ok(judged)
-    }
-
-    /// The request that failed, if the recording contains one.
-    fn shortage(&self, ended: Ended) -> Option<Shortage> {
-        let analysis = self.analysis.as_ref()?;
-        let (explained, failure) = (&analysis.explained, analysis.device().failure?);
-        let line = explained.origins.get(failure.stack).line;
-        let saved = warm::saved(&explained.snapshot, self.report.compile_caches);
-        Some(Shortage {
-            step: self.report.failed_step,
-            line: line.map(|frame| words::line(&explained.snapshot, frame)),
-            asked_bytes: failure.asked_bytes,
-            cause: failure.cause(),
-            // A worker process may exit normally and report its failure to its parent.
-            caught: self.report.state != ProcessState::Failed
-                && self.report.status == 0
-                && !matches!(ended, Ended::Status(_) | Ended::Signal(_)),
-            is_saved_by_caches: failure.stack.is_some_and(|stack| saved[stack.index()]),
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
+    use std::path::{Path, PathBuf};
 
     use plimsoll_alloc::{Addr, StreamId};
     use plimsoll_trace::Sharing;
+    use plimsoll_trace::explain::Cause;
     use plimsoll_trace::output::save;
     use plimsoll_trace::snapshot::{Action, Event, Snapshot};
 
     use super::*;
+    use crate::exit::Exit;
+    use crate::predict::launch::ended::Ended;
+    use crate::protocol::ProcessState;
 
     const MIB: u64 = 1 << 20;
 
@@ -325,8 +202,13 @@ mod tests {
         serde_json::from_value(json).expect("a report")
     }
 
+    fn outcome(ended: Ended, reports: &[Report]) -> Outcome {
+        let job = Job { ended, reports: reports.to_vec() };
+        Outcome::of(&job, &target()).expect("nothing to read")
+    }
+
     fn verdict(ended: Ended, reports: &[Report]) -> Verdict {
-        Outcome::of(ended, reports, &target()).expect("nothing to read").verdict
+        outcome(ended, reports).verdict
     }
 
     #[track_caller]
@@ -420,7 +302,7 @@ mod tests {
             // Two ranks with the same notices.
             let mut ranks = [0, 1].map(|rank| report(&serde_json::json!({ "rank": rank })));
             ranks.iter_mut().for_each(|rank| rank.notices.clone_from(&notices));
-            let outcome = Outcome::of(Ended::Well, &ranks, &target()).expect("nothing to read");
+            let outcome = outcome(Ended::Well, &ranks);
             assert_eq!(outcome.notices().len(), notices.len());
             assert_eq!(outcome.modelled().as_deref(), workspaces);
             let mut modelled = target();
@@ -430,7 +312,7 @@ mod tests {
         for kind in [Kind::Selected, Kind::Refused] {
             let mut rank = report(&serde_json::json!({}));
             rank.notices = vec![notice(kind, "cuCall")];
-            let outcome = Outcome::of(Ended::Well, &[rank], &target()).expect("nothing to read");
+            let outcome = outcome(Ended::Well, &[rank]);
             assert!(!outcome.is_exact(&target()), "{kind:?}");
         }
     }

@@ -6,7 +6,6 @@ use clap::ValueEnum;
 use plimsoll_gpu::{GPUS, Gpu, UnknownGpu};
 use plimsoll_standin::settings;
 
-use super::PredictArgs;
 use super::machine::{self, Named};
 use crate::bytes;
 use crate::exit::{Exit, Failure};
@@ -59,8 +58,8 @@ pub(crate) struct Target {
     pub(crate) options: String,
     /// The GPU whose compute capability was assumed, if none was given.
     pub(crate) assumed_from: Option<&'static str>,
-    /// Itself, if it was named; of the listed GPUs of its compute capability the nearest in size otherwise. It is what
-    /// times are estimated for.
+    /// The GPU to estimate times for: this one, if it was named; otherwise the listed GPU of its compute
+    /// capability that is closest in size.
     pub(crate) listed: &'static Gpu,
     /// How cuDNN's workspaces are determined.
     pub(crate) workspaces: Workspaces,
@@ -69,17 +68,21 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// The GPU that the arguments describe.
+    /// The GPU that `--gpu` and `--cc` name; without them, that of this machine.
     ///
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
-    pub(crate) fn of(args: &PredictArgs) -> Result<Target, Failure> {
-        let Named { gpu, cc } = machine::named(args.gpu.as_deref(), args.cc.as_deref())?;
-        let target = Target::new(&gpu, cc.as_deref(), args.context);
-        let mut target = target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {gpu}: {why}")))?;
-        target.environment.push((settings::DEVICES, args.devices.to_string()));
-        target.workspaces = args.cudnn_workspace;
-        Ok(target)
+    pub(super) fn of(gpu: Option<&str>, cc: Option<&str>, context_bytes: u64) -> Result<Target, Failure> {
+        let Named { gpu, cc } = machine::named(gpu, cc)?;
+        let target = Target::new(&gpu, cc.as_deref(), context_bytes);
+        target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {gpu}: {why}")))
+    }
+
+    /// This many of it, with cuDNN's workspaces determined like this.
+    pub(super) fn with_devices(mut self, devices: u32, workspaces: Workspaces) -> Target {
+        self.environment.push((settings::DEVICES, devices.to_string()));
+        self.workspaces = workspaces;
+        self
     }
 
     /// The variables that configure the stand-in.
@@ -166,7 +169,8 @@ impl Target {
         target
     }
 
-    /// The same GPU, whose memory goes on beyond what it reports: from the start, or after this many failed requests of a process.
+    /// The same GPU with more memory than it reports: from the start, or after a process had this many
+    /// failed requests.
     pub(super) fn with_more(&self, bytes: u64, after: u64) -> Target {
         let mut target = self.clone();
         if after == 0 {

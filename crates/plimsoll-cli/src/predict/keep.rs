@@ -1,13 +1,14 @@
-//! `--snapshot`: saves a run's snapshots: to a file, that of the process that decides the verdict; to a folder, all.
+//! `--snapshot`: saves a run's snapshots: to a file, the one of the process that decides the verdict; to a folder,
+//! all of them.
 
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
 use super::answer::Outcome;
-use super::report::Report;
 use crate::exit::{Exit, Failure};
 use crate::output;
+use crate::protocol::Report;
 use crate::sink::Sink;
 
 /// The destination of snapshots.

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// A GPU as `--gpu` and `--cc` give it.
+/// A GPU, as `--gpu` and `--cc` describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Named {
     /// A name of the table, or a size.
@@ -68,7 +68,7 @@ fn row(line: &str) -> Option<Named> {
     Some(Named { gpu: format!("{mebibytes}MiB"), cc })
 }
 
-/// What the driver says in `/proc`, where `nvidia-smi` is not installed.
+/// The driver's description in `/proc`, if `nvidia-smi` is not installed.
 fn driver() -> Option<Named> {
     let entries = fs::read_dir("/proc/driver/nvidia/gpus").ok()?;
     let mut folders: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();

@@ -5,129 +5,35 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 
 use plimsoll_standin::{place, settings};
 use tempfile::TempDir;
 
-use super::PredictArgs;
+use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::Target;
-use super::report::Report;
-use super::signals::Signals;
-use super::supervised::Unrun;
-use super::view::{self, Isolation};
-use super::{standin, surroundings};
+use super::launch::session::Session;
+use super::launch::supervised::Unrun;
+use super::launch::surroundings;
+use super::recording::job::Job;
+use super::recording::traces::Traces;
 use crate::exit::{Exit, Failure};
 use crate::guard::Guard;
-use crate::inject;
+use crate::inject::{self, Verb};
 use crate::output;
-use crate::scratch::Scratch;
+use crate::protocol::STOP;
+use crate::scratch::unreadable;
 use crate::techniques::Technique;
-
-/// The file in the report folder that asks every process to exit.
-const STOP: &str = "stop";
-
-/// sitecustomize.py, which every Python runs first: how modules are hooked, the patches of PyTorch, then watch.py, whose last
-/// lines install all.
-const WATCH: &str = concat!(
-    include_str!("../inject/imports.py"),
-    "\n\n",
-    include_str!("patches.py"),
-    "\n\n",
-    include_str!("watch.py")
-);
-
-/// Modules that watch.py loads, by name.
-const MODULES: [(&str, &str); 18] = [
-    ("device", include_str!("device.py")),
-    ("compiled", include_str!("compiled.py")),
-    ("dataflow", include_str!("dataflow.py")),
-    ("names", include_str!("names.py")),
-    ("reads", include_str!("reads.py")),
-    ("shadows", include_str!("shadows.py")),
-    ("experts", include_str!("experts.py")),
-    ("bounds", include_str!("bounds.py")),
-    ("failure", include_str!("failure.py")),
-    ("finish", include_str!("finish.py")),
-    ("loops", include_str!("loops.py")),
-    ("growth", include_str!("growth.py")),
-    ("warnings", include_str!("warnings.py")),
-    ("sparse", include_str!("sparse.py")),
-    ("network", include_str!("network.py")),
-    ("view", include_str!("view/view.py")),
-    ("serve", include_str!("serve.py")),
-    ("questions", include_str!("questions.py")),
-];
 
 /// A program that has ended.
 #[derive(Debug)]
 pub(super) struct Run {
-    pub(super) ended: Ended,
-    /// The reports of its processes.
-    pub(super) reports: Vec<Report>,
-    /// What it did outside of its own processes.
+    /// How it ended, and the reports of its processes.
+    pub(super) job: Job,
+    /// Its effects outside its own processes: files and hosts.
     pub(super) traces: Traces,
     /// The folder with their snapshots, deleted on drop.
     _folder: TempDir,
-}
-
-/// What a program would have written, and the hosts that it contacted.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Traces {
-    /// `None`: it was allowed to write.
-    pub(super) isolation: Option<Isolation>,
-    pub(super) written: view::Written,
-    pub(super) hosts: Vec<String>,
-}
-
-/// How a program ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ended {
-    /// By itself, or after the requested steps.
-    Well,
-    /// With this exit status.
-    Status(i32),
-    /// By this signal.
-    Signal(i32),
-    /// By the user: Ctrl-C or SIGTERM.
-    Interrupted,
-    /// By --timeout.
-    Expired,
-}
-
-/// The resources that all runs share.
-pub(super) struct Session {
-    /// The shared library.
-    standin: PathBuf,
-    /// The parent of the runs' folders.
-    folder: Scratch,
-    pub(super) signals: Signals,
-    /// The first isolation that worked here.
-    pub(super) isolation: OnceLock<Option<Isolation>>,
-}
-
-impl Session {
-    /// Finds the shared library, creates the folder, and starts to catch signals.
-    ///
-    /// # Errors
-    /// No library, or another version of it; a folder that cannot be created.
-    pub(super) fn begin() -> Result<Session, Failure> {
-        let folder = Scratch::begin()?;
-        let standin = standin::find(folder.path())?;
-        let signals = Signals::hear(folder.path().to_path_buf()).map_err(|why| unreadable(&why))?;
-        Ok(Session { standin, folder, signals, isolation: OnceLock::new() })
-    }
-
-    /// Ends the run of another thread, as Ctrl-C does.
-    pub(super) fn interrupt(&self) {
-        self.signals.raise();
-    }
-
-    /// The folder, deleted on drop.
-    pub(super) fn folder(&self) -> &Path {
-        self.folder.path()
-    }
 }
 
 impl Run {
@@ -144,9 +50,9 @@ impl Run {
     ) -> Result<Run, Failure> {
         let folder = tempfile::Builder::new()
             .prefix("run-")
-            .tempdir_in(&session.folder)
+            .tempdir_in(session.folder())
             .map_err(|why| unreadable(&why))?;
-        let place = Folder::laid_out(folder.path(), &session.standin).map_err(|why| unreadable(&why))?;
+        let place = Folder::laid_out(folder.path(), session.standin()).map_err(|why| unreadable(&why))?;
         let words: Vec<_> = command.iter().map(|word| word.to_string_lossy()).collect();
         if args.variables.is_empty() {
             output::progress(&format!("running on a stand-in for {}: {}", target.name, words.join(" ")));
@@ -159,7 +65,7 @@ impl Run {
         }
         child.envs(args.variables.iter().cloned());
         // The paths of this folder are in the variables of all processes.
-        let guard = Guard::of(session.folder.path().as_os_str());
+        let guard = Guard::of(session.folder().as_os_str());
         let (ended, ending) = session.supervised(args, &child, folder.path(), &stop).map_err(|failure| {
             let name = words.first().map_or("", |it| it);
             match failure {
@@ -170,17 +76,13 @@ impl Run {
             }
         })?;
         guard.dismiss();
-        let reports = Report::all(&place.reports, &place.shared).map_err(|why| unreadable(&why))?;
+        let job = Job::read(ended, &place.reports, &place.shared).map_err(|why| unreadable(&why))?;
         let hosts = std::fs::read_to_string(folder.path().join("hosts")).unwrap_or_default();
         let hosts: BTreeSet<&str> = hosts.lines().collect();
         let hosts = hosts.into_iter().map(str::to_owned).collect();
         let traces = Traces { isolation: ending.isolation, written: ending.written, hosts };
-        Ok(Run { ended, reports, traces, _folder: folder })
+        Ok(Run { job, traces, _folder: folder })
     }
-}
-
-pub(super) fn unreadable(why: &io::Error) -> Failure {
-    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
 }
 
 /// The parts of the temporary folder.
@@ -202,7 +104,7 @@ impl Folder {
         let [standin, python, reports, shared] =
             ["standin", "python", "reports", "shared"].map(|name| folder.join(name));
         place::lay_out(&standin, library)?;
-        inject::lay_out(&python, WATCH, &MODULES)?;
+        inject::lay_out(&python, Verb::Predict)?;
         std::fs::create_dir(&reports)?;
         std::fs::create_dir(&shared)?;
         let surroundings = surroundings::laid_out(folder, |name| std::env::var_os(name))?;

@@ -1,4 +1,5 @@
-//! The largest value that fits, in few runs: memory grows about evenly with a batch, so two peaks foretell the border.
+//! Finds the largest value that fits, in few runs: memory grows about linearly with the batch, so two peaks predict
+//! where it ends.
 
 /// A value that fits, and the most that was reserved with it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -7,8 +8,8 @@ struct Point {
     peak_bytes: u64,
 }
 
-/// The largest value of `from..=to` that fits, if what is larger than one that does not fit does not fit either;
-/// `None` if none does. `peak` runs with a value, and tells its peak in bytes if it fits.
+/// The largest value of `from..=to` that fits, assuming that no value above one that does not fit fits
+/// either; `None` if none does. `peak` runs with a value, and returns the peak in bytes if it fits.
 ///
 /// # Errors
 /// Those of `peak`.
@@ -45,7 +46,7 @@ pub(crate) fn largest<E>(
     Ok(Some(good.value))
 }
 
-/// The largest value that fits if the peak goes on as between these two.
+/// The largest value that fits if the peak grows as it does between these two.
 fn guess(before: Point, good: Point, capacity_bytes: u64) -> u64 {
     let grown = good.peak_bytes.saturating_sub(before.peak_bytes).max(1);
     let left = capacity_bytes.saturating_sub(good.peak_bytes);

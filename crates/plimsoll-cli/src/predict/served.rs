@@ -1,20 +1,24 @@
-//! The process that runs trials of `plan`: [`Server`]. It is a run of the program that waits at its first use of CUDA and forks for
-//! each request (`serve.py`), for as many at once as this machine has processors. Their order is that of the requests.
+//! The process that runs trials for `plan`: [`Server`]. It is a run of the program that waits at its first use of
+//! CUDA and forks for each request (`serve.py`), as many at once as this machine has processors, in the order of the
+//! requests.
 
 use std::fs;
 use std::path::PathBuf;
 use std::thread::{Scope, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
-use super::run::{Ended, Run, Session};
-use super::trials::unreadable;
+use super::launch::ended::Ended;
+use super::launch::session::Session;
+use super::run::Run;
 use crate::exit::Failure;
+use crate::protocol::{Done, END, LATE, Request, UNABLE};
+use crate::scratch::unreadable;
 use crate::techniques::Set;
 
-/// How long the end of a child may take beyond its own limit, and the end of the server.
+/// How long a child may take to end beyond its own time limit, and the server to end.
 pub(super) const GRACE: Duration = Duration::from_secs(5);
 
-/// How often an answer is looked for.
+/// How often to look for an answer.
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// How a set is tried.
@@ -30,52 +34,54 @@ pub(crate) enum How {
     Itself,
 }
 
-/// What a fork is asked for, beside its set.
+/// A request to a fork: a set, and how to run it.
 pub(super) struct Wanted {
     /// The set, as JSON.
     pub(super) set: serde_json::Value,
     pub(super) limit: Duration,
     /// The limit of the allocator.
     pub(super) limit_bytes: Option<u64>,
-    /// The device's memory, if it is another than the server's.
+    /// The device's memory, if it differs from the server's.
     pub(super) memory_bytes: Option<u64>,
-    /// Whether the peak's contents are recorded.
+    /// Whether to record what the peak consists of.
     pub(super) records: bool,
-    /// Whether the program goes on until its reserved bytes no longer grow.
+    /// Whether the program runs until its reserved bytes stop growing.
     pub(super) settles: bool,
-    /// Whether it ends after its steps, without the code after them.
+    /// Whether the program ends after its steps, without the code after them.
     pub(super) stops: bool,
     pub(super) ranks: u32,
     /// Whether no other trial may run meanwhile.
     pub(super) is_alone: bool,
 }
 
-/// The process, and what it was asked for.
+/// The process, and its requests.
 pub(super) struct Server<'scope> {
     session: &'scope Session,
     /// `None` once it has ended.
     process: Option<ScopedJoinHandle<'scope, Result<Run, Failure>>>,
     /// For requests and answers.
     folder: PathBuf,
-    /// The requests in order; those that are taken back count.
+    /// The requests in order, including withdrawn ones.
     asked: Vec<Option<(Set, How)>>,
-    /// Answers that were taken.
+    /// Answers that were taken, and requests that were given up.
     answered: usize,
+    /// Whether requests were given up since the last one that is not for the GPU itself.
+    has_given_up: bool,
 }
 
-/// What came of a request.
+/// The result of a request.
 pub(super) enum Answer {
     /// The fork ended like this; its reports. `beside`: another trial ran at some time of it.
     Ended { ended: Ended, reports: PathBuf, shared: PathBuf, beside: bool },
     /// It took too long.
     Expired,
-    /// A fork would not show it: the program has asked for the device's memory already.
+    /// A fork would give a wrong answer: the program has already asked for the device's memory.
     Unable,
-    /// The program did not get to its first use of CUDA in time.
+    /// The program did not reach its first use of CUDA in time.
     Late,
-    /// The time for all trials is up: those that have no answer get none.
+    /// The time for all trials ran out; requests without an answer get none.
     Abandoned,
-    /// The process has ended: its run, if it was not asked for before.
+    /// The process has ended; with its run, if that was not returned before.
     Gone(Option<Run>),
 }
 
@@ -90,10 +96,10 @@ impl<'scope> Server<'scope> {
         fs::create_dir_all(&folder).map_err(|why| unreadable(&why))?;
         let place = folder.clone();
         let process = Some(scope.spawn(move || run(place)));
-        Ok(Server { session, process, folder, asked: Vec::new(), answered: 0 })
+        Ok(Server { session, process, folder, asked: Vec::new(), answered: 0, has_given_up: false })
     }
 
-    /// Whether it can be asked.
+    /// Whether it can take requests.
     pub(super) fn is_there(&self) -> bool {
         self.process.is_some()
     }
@@ -118,45 +124,62 @@ impl<'scope> Server<'scope> {
     /// # Errors
     /// The system's.
     pub(super) fn ask(&mut self, set: &Set, how: How, wanted: &Wanted) -> Result<usize, Failure> {
+        if how != How::Itself && std::mem::take(&mut self.has_given_up) {
+            fs::remove_file(self.folder.join(LATE)).map_err(|why| unreadable(&why))?;
+        }
         let number = self.asked.len();
         let (reports, shared) = self.places(number);
         fs::create_dir_all(&reports).map_err(|why| unreadable(&why))?;
         fs::create_dir_all(&shared).map_err(|why| unreadable(&why))?;
         let view = self.folder.join(format!("view-{number}"));
         fs::create_dir_all(&view).map_err(|why| unreadable(&why))?;
-        let request = serde_json::json!({
-            "set": wanted.set,
-            "reports": reports,
-            "shared": shared,
-            "view": view,
-            "limit_s": wanted.limit.as_secs_f64(),
-            "limit_bytes": wanted.limit_bytes,
-            "memory_bytes": wanted.memory_bytes,
-            "records": wanted.records,
-            "settles": wanted.settles,
-            "stops": wanted.stops,
-            "shows": number == 0,
-            "ranks": wanted.ranks,
-            "alone": wanted.is_alone,
-        });
+        let request = Request {
+            set: &wanted.set,
+            reports: &reports,
+            shared: &shared,
+            view: &view,
+            limit_s: wanted.limit.as_secs_f64(),
+            limit_bytes: wanted.limit_bytes,
+            memory_bytes: wanted.memory_bytes,
+            records: wanted.records,
+            settles: wanted.settles,
+            stops: wanted.stops,
+            shows: number == 0,
+            ranks: wanted.ranks,
+            alone: wanted.is_alone,
+        };
+        let request = serde_json::to_string(&request).map_err(|why| unreadable(&why.into()))?;
         let unfinished = self.folder.join("request");
-        fs::write(&unfinished, request.to_string()).map_err(|why| unreadable(&why))?;
+        fs::write(&unfinished, request).map_err(|why| unreadable(&why))?;
         fs::rename(&unfinished, self.folder.join(format!("{number}.json")))
             .map_err(|why| unreadable(&why))?;
         self.asked.push(Some((set.clone(), how)));
         Ok(number)
     }
 
-    /// Forgets all requests. What was asked for before is asked for again, in a new fork.
+    /// Forgets all requests; a repeated request gets a new fork.
     pub(super) fn forget(&mut self) {
         self.asked.iter_mut().for_each(|it| *it = None);
+    }
+
+    /// Gives up all requests but those for the GPU itself. Others may follow.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn give_up(&mut self) -> Result<(), Failure> {
+        fs::write(self.folder.join(LATE), "").map_err(|why| unreadable(&why))?;
+        self.forget();
+        self.answered = self.asked.len();
+        self.has_given_up = true;
+        Ok(())
     }
 
     fn places(&self, number: usize) -> (PathBuf, PathBuf) {
         (self.folder.join(format!("reports-{number}")), self.folder.join(format!("shared-{number}")))
     }
 
-    /// Waits for the answer to a request, at most for this long. After `left` it is given up, with all others that were made.
+    /// Waits for the answer to a request, at most this long. After `left`, this and all other requests are
+    /// given up.
     ///
     /// # Errors
     /// The system's.
@@ -179,7 +202,7 @@ impl<'scope> Server<'scope> {
                 return Ok(Answer::Gone(self.join()?));
             }
             if begun.elapsed() > left {
-                fs::write(self.folder.join("late"), "").map_err(|why| unreadable(&why))?;
+                self.give_up()?;
                 return Ok(Answer::Abandoned);
             }
             if begun.elapsed() > most {
@@ -191,15 +214,15 @@ impl<'scope> Server<'scope> {
         }
     }
 
-    fn read(&self, number: usize, done: &serde_json::Value) -> Answer {
+    fn read(&self, number: usize, done: &Done) -> Answer {
         let (reports, shared) = self.places(number);
-        let beside = done["beside"] == true;
+        let beside = done.beside;
         let ended = |ended| Answer::Ended { ended, reports, shared, beside };
-        match (done["status"].as_i64().and_then(|it| i32::try_from(it).ok()), done["status"].as_str()) {
+        match (done.status.as_i64().and_then(|it| i32::try_from(it).ok()), done.status.as_str()) {
             (Some(0), _) => ended(Ended::Well),
             (Some(code), _) if code < 0 => ended(Ended::Signal(-code)),
             (Some(code), _) => ended(Ended::Status(code)),
-            (None, Some("unable")) => Answer::Unable,
+            (None, Some(UNABLE)) => Answer::Unable,
             (None, _) => Answer::Expired,
         }
     }
@@ -209,7 +232,7 @@ impl<'scope> Server<'scope> {
     /// # Errors
     /// Those of its run.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
-        let _ = fs::write(self.folder.join("end"), "");
+        let _ = fs::write(self.folder.join(END), "");
         let until = Instant::now() + GRACE;
         while self.process.as_ref().is_some_and(|process| !process.is_finished()) {
             if Instant::now() > until {

@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use plimsoll_trace::render::{phases, words};
 
-use super::answer::{Analysis, Outcome, Verdict};
+use super::analysis::judge::caught;
+use super::analysis::judged::Analysis;
+use super::analysis::verdict::Verdict;
+use super::answer::Outcome;
 use super::gpu::Target;
-use super::judge::caught;
-use super::reads;
-use super::report::{Applied, Refusal, Report};
-use super::run::Ended;
-use super::sentences;
+use super::launch::ended::Ended;
+use super::recording::job::Job;
+use super::render::{reads, sentences};
 use crate::bytes;
 use crate::contents::Contents;
 use crate::exit::Failure;
+use crate::protocol::{Applied, Refusal};
 
 /// The result of one set.
 #[derive(Debug, Clone)]
@@ -22,9 +24,10 @@ pub(crate) struct Trial {
     pub(crate) allocated_bytes: u64,
     pub(crate) reserved_bytes: u64,
     pub(crate) steps: u64,
-    /// Requests that ran out of memory, if the program caught each of them and went on to a good end; otherwise 0.
+    /// Requests that ran out of memory, if the program caught each of them and still succeeded; otherwise
+    /// 0.
     pub(crate) caught: u64,
-    /// How often the allocator gave cached memory back because memory was short.
+    /// How often the allocator released cached memory because memory was short.
     pub(crate) retries: u64,
     /// Whether the peak came after the steps, as in an evaluation.
     pub(crate) peaks_later: bool,
@@ -35,7 +38,7 @@ pub(crate) struct Trial {
     pub(crate) decided: Vec<reads::Row>,
     /// What the peak consists of, if the run was recorded.
     pub(crate) contents: Option<Contents>,
-    /// What grows from step to step to an end that is known, in words.
+    /// Growth from step to step, in words, if it is known when memory runs out.
     pub(crate) grows: Option<String>,
     /// Where the peak is, if the run was recorded: the phase, the largest category, the largest line.
     pub(crate) peak: Option<String>,
@@ -56,14 +59,6 @@ pub(crate) enum End {
     Unknown(String),
     /// By the user.
     Interrupted,
-}
-
-impl Outcome {
-    /// The techniques of `--with` in the process that decides; in any, if none does.
-    pub(super) fn techniques(&self) -> &[Applied] {
-        let judged = self.judged.as_ref().map(|judged| &judged.report);
-        judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
-    }
 }
 
 impl Trial {
@@ -94,12 +89,13 @@ impl Trial {
         Trial::without_answer(End::Unknown(why))
     }
 
-    pub(super) fn of(ended: Ended, reports: &[Report], target: &Target) -> Result<Trial, Failure> {
-        let outcome = Outcome::of(ended, reports, target)?;
+    pub(super) fn of(job: &Job, target: &Target) -> Result<Trial, Failure> {
+        let Job { ended, reports } = job;
+        let outcome = Outcome::of(job, target)?;
         let said = sentences::verdict(&outcome, target, |bytes| bytes::shown(bytes, false));
         let peaks = outcome.judged.as_ref().map(|judged| judged.peaks);
         let end = match &outcome.verdict {
-            _ if ended == Ended::Interrupted => End::Interrupted,
+            _ if *ended == Ended::Interrupted => End::Interrupted,
             Verdict::Fits { caught: 0, .. } => End::Ran,
             Verdict::Fits { .. } | Verdict::RunsOut(_) | Verdict::Grows(_) => End::RanOut(said),
             Verdict::Refused(refusal) => End::Refused(refusal.clone()),
@@ -121,7 +117,7 @@ impl Trial {
             reserved_bytes: peaks.map_or(0, |peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes))
                 + more_bytes,
             steps: outcome.judged.as_ref().map_or(0, |judged| judged.report.steps),
-            caught: caught(ended, reports),
+            caught: caught(job),
             retries: reports.iter().map(|report| report.retries).sum(),
             peaks_later: outcome.judged.as_ref().is_some_and(|judged| judged.report.peaks_later()),
             compiles: reports.iter().any(|report| report.compiles),
@@ -133,8 +129,8 @@ impl Trial {
         })
     }
 
-    /// Whether the program caught running out of memory in this trial and then did what it did in another one with more memory:
-    /// steps, if it has any.
+    /// Whether the program caught running out of memory in this trial and went on as in another trial with
+    /// more memory: with steps, if it has any.
     pub(crate) fn goes_on(&self, ample: &Trial) -> bool {
         self.caught > 0 && (self.steps > 0 || ample.steps == 0)
     }

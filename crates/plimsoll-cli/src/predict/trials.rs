@@ -1,44 +1,47 @@
 //! Runs of the same program with several sets of techniques, for `plan`: [`Trials`].
 //!
-//! One run of the program serves them (`served.rs`). A program that cannot be served, because it starts several processes or never
-//! uses CUDA, runs once for each set.
+//! One run of the program serves all sets by forks (`served.rs`). A program that starts several processes or never
+//! uses CUDA runs once for each set instead.
 //!
-//! The device has far more memory than the GPU, so that peaks are known also where memory would run out; whether a set fits is
-//! then a question of the peaks, or of another trial under the GPU's limit, or on the GPU itself.
+//! The device has far more memory than the GPU, so that the peak is known even if memory would run out. Whether a set
+//! fits follows from the peaks, from another trial under the GPU's limit, or from a run on the GPU itself.
 
 use std::ffi::OsString;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::PredictArgs;
+use super::args::PredictArgs;
 use super::assume::Assumption;
 use super::gpu::{Target, Workspaces};
-use super::report::Report;
-use super::run::{Ended, Run, Session};
+use super::launch::ended::Ended;
+use super::launch::session::Session;
+use super::recording::job::Job;
+use super::run::Run;
 pub(crate) use super::served::How;
 use super::served::{Answer, GRACE, Server, Wanted};
 use super::trial::{End, Trial};
 use super::view::Writes;
-use crate::exit::{Exit, Failure};
+use crate::exit::Failure;
+use crate::scratch::unreadable;
 use crate::shown::Shown;
 use crate::techniques::{Set, Technique};
 
 /// Memory of the device for trials without a limit.
 const AMPLE_BYTES: u64 = 1 << 39;
 
-/// How long the first trial may take, unless --timeout says otherwise.
+/// Time limit of the first trial, unless --timeout sets it.
 const FIRST_LIMIT: Duration = Duration::from_secs(600);
 
-/// How long each later one may take: this, or this multiple of the first one's time if that is more.
+/// Time limit of each later trial: this, or this multiple of the first one's time if that is more.
 const LATER_LIMIT: (Duration, u32) = (Duration::from_secs(30), 10);
 
-/// The least limit of one that compiles the model.
+/// The least time limit of a trial that compiles the model.
 const COMPILE_LIMIT: Duration = Duration::from_secs(300);
 
-/// What the imports may add to the first.
+/// Time that imports may add to the first trial.
 const SERVING: Duration = Duration::from_secs(30);
 
-/// What all trials share.
+/// The settings that all trials share.
 #[derive(Debug, Clone)]
 pub(crate) struct Program {
     pub(crate) command: Vec<OsString>,
@@ -50,7 +53,7 @@ pub(crate) struct Program {
     pub(crate) steps: u64,
     pub(crate) alloc_conf: Option<String>,
     pub(crate) timeout: Option<Duration>,
-    /// What it may write.
+    /// The files that it may write.
     pub(crate) writes: Writes,
     /// Values that lines read from the device.
     pub(crate) assume: Vec<Assumption>,
@@ -95,7 +98,7 @@ impl Program {
     /// # Errors
     /// An unknown name, an invalid compute capability, a device smaller than the context.
     pub(crate) fn target(&self) -> Result<Target, Failure> {
-        Target::of(&self.args(&Set::default(), Vec::new()))
+        self.args(&Set::default(), Vec::new()).target()
     }
 }
 
@@ -109,12 +112,12 @@ fn recorded() -> (&'static str, OsString) {
     (peaks_only().0, OsString::new())
 }
 
-/// The variable with which a program goes on after its steps until its reserved bytes no longer grow.
+/// The variable that makes a program continue after its steps until its reserved bytes stop growing.
 fn settles() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_SETTLES", "1".into())
 }
 
-/// The variable with which it ends after its steps, without the code after them.
+/// The variable that makes a program end after its steps, without the code after them.
 fn stops() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_STOPS", "1".into())
 }
@@ -135,12 +138,12 @@ pub(crate) struct Trials<'scope> {
     until: Option<Instant>,
     /// Whether one was ended then.
     is_late: bool,
-    /// Whether all go on until their reserved bytes no longer grow, not only those on the GPU itself.
+    /// Whether all trials run until their reserved bytes stop growing, not only those on the GPU itself.
     all_settle: bool,
-    /// Whether the code after the steps, such as an evaluation, is left out of trials that are not on the GPU itself: the first one has shown that
-    /// it takes less memory than the steps.
+    /// Whether trials that are not on the GPU itself skip the code after the steps, such as an evaluation:
+    /// the first trial showed that it needs less memory than the steps.
     all_stop: bool,
-    /// The run that was to serve, if it served nothing: it is the trial without techniques.
+    /// The serving run, if it served nothing: then it is the trial without techniques.
     unserved: Option<Trial>,
 }
 
@@ -188,7 +191,7 @@ pub(crate) fn during<T>(
     })
 }
 
-/// A run of its own on the GPU itself.
+/// A separate run, on the GPU itself.
 ///
 /// # Errors
 /// The stand-in is missing; the system's.
@@ -198,14 +201,10 @@ pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Tri
     let variables = vec![peaks_only(), settles()];
     let args = PredictArgs { timeout: Some(timeout), quiet: true, ..program.args(set, variables) };
     let run = Run::of(&args, &args.command, target, &session, &program.assume)?;
-    if run.ended == Ended::Expired {
+    if run.job.ended == Ended::Expired {
         return Ok(Trial::expired(timeout));
     }
-    Trial::of(run.ended, &run.reports, target)
-}
-
-pub(super) fn unreadable(why: &std::io::Error) -> Failure {
-    Failure::new(Exit::Unreadable, format!("a temporary folder: {why}"))
+    Trial::of(&run.job, target)
 }
 
 impl Trials<'_> {
@@ -214,7 +213,7 @@ impl Trials<'_> {
     /// # Errors
     /// The system's.
     pub(crate) fn of(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
-        if self.is_interrupted {
+        if self.is_interrupted || (self.is_late && how != How::Itself) {
             return Ok(Trial::without_answer(End::Interrupted));
         }
         let begun = Instant::now();
@@ -235,7 +234,17 @@ impl Trials<'_> {
         self.until = until;
     }
 
-    /// Lets trials, also of sets that were tried, go on until their reserved bytes no longer grow.
+    /// Gives up the trials that were started [ahead](Trials::ahead). Others may follow, also where the time to end
+    /// had come.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn give_up(&mut self) -> Result<(), Failure> {
+        self.is_late = false;
+        if self.server.is_there() { self.server.give_up() } else { Ok(()) }
+    }
+
+    /// Makes trials run until their reserved bytes stop growing, and repeats those of sets that were tried.
     pub(crate) fn settle_all(&mut self) {
         self.all_settle = true;
         self.unserved = None;
@@ -261,13 +270,17 @@ impl Trials<'_> {
         until.map_or(Duration::MAX, |until| until.saturating_duration_since(Instant::now()))
     }
 
-    /// Lets trials begin whose results will be asked for, so that they run beside each other.
+    /// Starts trials whose results will be needed, so that they run side by side.
     ///
     /// # Errors
     /// The system's.
     pub(crate) fn ahead(&mut self, wanted: &[(Set, How)]) -> Result<(), Failure> {
         for (set, how) in wanted {
-            if self.is_served(set, *how) && !self.is_interrupted && self.server.known(set, *how).is_none() {
+            if self.is_served(set, *how)
+                && !self.is_interrupted
+                && !self.is_late
+                && self.server.known(set, *how).is_none()
+            {
                 let wanted = self.wanted(set, *how, false);
                 self.server.ask(set, *how, &wanted)?;
             }
@@ -275,12 +288,12 @@ impl Trials<'_> {
         Ok(())
     }
 
-    /// Whether the user ended a trial: no other follows.
+    /// Whether the user ended a trial; no other follows.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.is_interrupted
     }
 
-    /// The trial by a run of its own.
+    /// Runs the trial as a separate run.
     fn run(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
         if set.is_empty()
             && how == How::Ample
@@ -307,7 +320,7 @@ impl Trials<'_> {
             ..self.program.args(set, variables)
         };
         let run = Run::of(&args, &args.command, target, self.session, &self.program.assume)?;
-        if run.ended == Ended::Expired {
+        if run.job.ended == Ended::Expired {
             self.is_late |= left < limit;
             return Ok(if left < limit {
                 Trial::without_answer(End::Interrupted)
@@ -315,10 +328,10 @@ impl Trials<'_> {
                 Trial::expired(limit)
             });
         }
-        Trial::of(run.ended, &run.reports, target)
+        Trial::of(&run.job, target)
     }
 
-    /// How long the next trial may take; one that begins with the imports has the first trial's limit.
+    /// Time limit of the next trial; one that has to import everything again has the first trial's limit.
     fn limit(&self, set: &Set, has_imports: bool) -> Duration {
         let (least, multiple) = LATER_LIMIT;
         let least = match has_imports {
@@ -330,7 +343,7 @@ impl Trials<'_> {
         self.program.timeout.unwrap_or(usual)
     }
 
-    /// Whether a fork shows it: not several ranks.
+    /// Whether a fork can run it: not if it has several ranks.
     fn is_served(&self, set: &Set, how: How) -> bool {
         self.server.is_there() && !(how == How::Itself && set.has(Technique::Fsdp))
     }
@@ -350,7 +363,7 @@ impl Trials<'_> {
         }
     }
 
-    /// Lets the serving process answer; `None` if it cannot.
+    /// Asks the serving process; `None` if it cannot answer.
     fn served(&mut self, set: &Set, how: How) -> Result<Option<Trial>, Failure> {
         if !self.is_served(set, how) {
             return Ok(None);
@@ -368,8 +381,8 @@ impl Trials<'_> {
             match self.server.answer(number, most, self.left(how))? {
                 Answer::Ended { ended, reports, shared, beside } => {
                     let target = if how == How::Itself { self.target } else { self.ample };
-                    let reports = Report::all(&reports, &shared).map_err(|why| unreadable(&why))?;
-                    let trial = Trial::of(ended, &reports, target)?;
+                    let job = Job::read(ended, &reports, &shared).map_err(|why| unreadable(&why))?;
+                    let trial = Trial::of(&job, target)?;
                     // Two at once may be in each other's way: the same port, the same file.
                     if !matches!(trial.end, End::Failed(_) | End::Unknown(_)) || !beside || is_alone {
                         return Ok(Some(trial));
@@ -383,7 +396,7 @@ impl Trials<'_> {
                 Answer::Expired | Answer::Late => return Ok(Some(Trial::expired(wanted.limit))),
                 Answer::Unable | Answer::Gone(None) => return Ok(None),
                 Answer::Gone(Some(run)) => {
-                    let trial = Trial::of(run.ended, &run.reports, self.ample)?;
+                    let trial = Trial::of(&run.job, self.ample)?;
                     if trial.end == End::Interrupted {
                         return Ok(Some(trial));
                     }

@@ -32,7 +32,7 @@ pub(crate) fn run(args: &RecordArgs) -> Result<(), Failure> {
         Stacks::Python => "python",
         Stacks::All => "all",
     };
-    let lines = include_str!("record.py")
+    let lines = include_str!("../../python/plimsoll/_memory_record.py")
         .replace("ENTRIES = 1_000_000", &format!("ENTRIES = {}", grouped(args.entries)))
         .replace("STACKS = \"python\"", &format!("STACKS = \"{stacks}\""));
     args.sink.write(|out| out.write_all(lines.as_bytes()))

@@ -1,11 +1,13 @@
-//! Whether `--with` is in force: each process that loads PyTorch answers ([`Answers`]), or the run ends before its first step.
+//! Checks that `--with` is applied: each process that loads PyTorch confirms it ([`Answers`]), or the run ends before
+//! its first step.
 //!
-//! `attend.py` answers twice: when Python has loaded it, and when the techniques are applied. A process that loads PyTorch without the first
-//! answer runs without them: `python -I` and `-E` ignore PYTHONPATH, a launcher may have emptied the environment, and the folder with our
-//! Python may be gone.
+//! `attend.py` confirms twice: when Python has loaded it, and when the techniques are applied. A process that loads
+//! PyTorch but never confirmed runs without them: `python -I` and `-E` ignore PYTHONPATH, a launcher may have emptied
+//! the environment, and the folder with our Python may be gone.
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,13 +23,14 @@ use super::ending::end_as;
 use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::inject::{self, cache};
-use crate::predict::processes;
+use crate::processes;
+use crate::protocol::{APPLIED, LOADED};
 use crate::techniques::Set;
 
 /// The variable with the folder for answers.
 const FOLDER: &str = "PLIMSOLL_RUN_ANSWERS";
 
-/// How often processes are looked at: importing PyTorch takes longer.
+/// How often to check the processes: importing PyTorch takes longer.
 const PAUSE: Duration = Duration::from_millis(100);
 
 /// Parts of the names of PyTorch's libraries.
@@ -38,9 +41,9 @@ pub(super) struct Answers {
     folder: TempDir,
     set: String,
     looked: Instant,
-    /// Processes that need not be looked at again.
+    /// Processes that need no further check.
     known: BTreeSet<i32>,
-    /// Those that had not answered when they were last looked at.
+    /// Processes that had not answered at the last check.
     silent: BTreeSet<i32>,
 }
 
@@ -57,12 +60,12 @@ impl Answers {
         Ok(Answers { folder, set: set.to_string(), looked: Instant::now(), known, silent })
     }
 
-    /// Lets a command's processes answer.
+    /// Sets up a command so that its processes answer.
     pub(super) fn ask(&self, command: &mut Command) {
         command.env(FOLDER, self.folder.path());
     }
 
-    /// Why the run has to end now, if it has to.
+    /// The reason to end the run now, if there is one.
     pub(super) fn objection(&mut self) -> Option<Failure> {
         if self.looked.elapsed() < PAUSE {
             return None;
@@ -73,7 +76,7 @@ impl Answers {
             if self.known.contains(&process) || !has_torch(process) {
                 continue;
             }
-            if self.has(process, "loaded") || is_fork(process) {
+            if self.has(process, LOADED) || is_fork(process) {
                 self.known.insert(process);
             } else {
                 silent.insert(process);
@@ -95,10 +98,11 @@ impl Answers {
         })
     }
 
-    /// Why a run that ended well was none with the techniques.
+    /// Why a successful run did not use the techniques, if it did not.
     pub(super) fn objection_at_end(&self) -> Option<Failure> {
         let mut answers = fs::read_dir(self.folder.path()).into_iter().flatten().flatten();
-        let is_applied = |it: fs::DirEntry| it.file_name().as_encoded_bytes().ends_with(b".applied");
+        let is_applied =
+            |it: fs::DirEntry| Path::new(&it.file_name()).extension().is_some_and(|it| it == APPLIED);
         if answers.any(is_applied) {
             return None;
         }
@@ -116,7 +120,7 @@ impl Answers {
     }
 }
 
-/// Runs the command, and ends as it does, unless the techniques are not applied.
+/// Runs the command and ends with its status, unless the techniques are not applied.
 ///
 /// # Errors
 /// They are not; the command cannot be started.
@@ -161,7 +165,7 @@ fn wait(child: &mut Child, signals: &Signals, answers: &mut Answers) -> Result<E
     }
 }
 
-/// Signals for the program, such as those of a scheduler. A terminal sends its own to all processes by itself.
+/// Signals to pass on to the program, such as a scheduler's. A terminal sends its own to all processes.
 struct Signals(Vec<(Signal, Arc<AtomicBool>)>);
 
 impl Signals {
@@ -201,7 +205,7 @@ fn has_torch(process: i32) -> bool {
     TORCH.iter().any(|name| maps.contains(name))
 }
 
-/// Whether a process is a copy of its parent, which has answered or will be looked at itself.
+/// Whether a process is a fork of its parent, which has answered or is checked itself.
 fn is_fork(process: i32) -> bool {
     let words = |process: i32| fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
     let parent = u32::try_from(process).ok().and_then(Stat::of).map(|it| it.parent);

@@ -1,8 +1,9 @@
-//! `run --check`: a plan as `plan --json` wrote it, and the measured peaks beside it. `check.py` measures inside the program.
+//! `run --check`: compares the peaks of a plan, as `plan --json` wrote it, with the measured ones. `check.py`
+//! measures inside the program.
 
 use std::fmt::Write;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use plimsoll_trace::explain::{Change, Options};
 use plimsoll_trace::render::comparison::Listed;
@@ -14,14 +15,15 @@ use crate::categories::Categories;
 use crate::contents::Contents;
 use crate::exit::{Exit, Failure};
 use crate::explained::Explained;
+use crate::protocol::Measured;
 use crate::techniques::Set;
 
-/// A smaller difference, of the planned figure, is not explained.
+/// A difference smaller than this share of the planned figure is not explained.
 const LEAST: f64 = 0.01;
 /// Rows of a table.
 const ROWS: usize = 8;
 
-/// What is read of `plimsoll.plan/1`.
+/// The fields of `plimsoll.plan/1` that are read.
 #[derive(Debug, Deserialize)]
 struct File {
     schema: String,
@@ -42,15 +44,6 @@ pub(super) struct Plan {
     /// The chosen techniques.
     pub(super) set: Set,
     planned: Planned,
-}
-
-/// What `check.py` measured.
-#[derive(Debug, Deserialize)]
-struct Measured {
-    device: i32,
-    allocated_bytes: u64,
-    reserved_bytes: u64,
-    snapshot: Option<PathBuf>,
 }
 
 impl Plan {
@@ -138,7 +131,7 @@ impl Plan {
     }
 }
 
-/// Whether two figures differ by more than is left unexplained.
+/// Whether two figures differ enough to be explained.
 fn differs(planned: u64, measured: u64) -> bool {
     planned.abs_diff(measured) as f64 > LEAST * planned as f64
 }

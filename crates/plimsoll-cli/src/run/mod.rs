@@ -1,6 +1,6 @@
 //! `plimsoll run`: runs a PyTorch program with techniques applied from outside, and watches its memory. `attend.py` does both inside
 //! the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs` compare the peak with a
-//! plan's; `ranks.rs` starts a rank for each GPU.
+//! plan's; `ranks.rs` starts a rank for each GPU. The Python files are in `../../python/plimsoll/_run`.
 //!
 //! This process becomes the program, so that its output, signals and exit code are the program's own. With techniques it waits beside it, until
 //! each process that loads PyTorch has answered that they are applied (`answers.rs`).
@@ -20,7 +20,7 @@ use clap::Args;
 
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
-use crate::inject::{self, cache};
+use crate::inject::{self, Verb, cache};
 use crate::page::quoted;
 use crate::techniques::{self, Set, Technique};
 use crate::top;
@@ -34,25 +34,25 @@ pub(crate) struct RunArgs {
     /// Apply techniques that use less memory, such as checkpoint=4,chunked-loss
     #[arg(long, value_name = "SET", value_parser = Set::parse)]
     with: Option<Set>,
-    /// Start the program once for each of N GPUs, for the technique fsdp; the program itself stays one of a single process
+    /// Start a single-process program once for each of N GPUs, for the technique fsdp
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=127))]
     devices: u32,
-    /// The same without any technique of our own (from `predict`)
+    /// The same without our own technique (from `predict`)
     #[arg(long, value_name = "N", hide = true)]
     ranks: Option<u32>,
     /// Do not record the memory history, and do not explain a failure
     #[arg(long)]
     no_watch: bool,
-    /// Record only the state of the allocator, without events and stacks: cheaper, but a failure shows no lines
+    /// Record only the allocator's state, without events and stacks: cheaper, but a failure shows no lines
     #[arg(long, conflicts_with = "no_watch")]
     light: bool,
-    /// Record the Python stack of every request, also where that makes steps longer; otherwise one step in 16 has them there
+    /// Record Python stacks in every step; by default, if stacks cost over 4 % of a step, only in every 16th
     #[arg(long, conflicts_with_all = ["light", "no_watch"])]
     all_stacks: bool,
-    /// Let PyTorch's allocator have at most this much of each GPU, such as 22GiB: the program runs as on a smaller GPU
+    /// Limit PyTorch's allocator to this much of each GPU, such as 22GiB, as on a smaller GPU
     #[arg(long, value_name = "SIZE", value_parser = bytes::parse_positive)]
     memory_limit: Option<u64>,
-    /// Where snapshots of moments at which memory ran out are written
+    /// Folder for snapshots, written when memory runs out
     #[arg(long, value_name = "DIR", default_value = ".")]
     snapshots: PathBuf,
     /// Apply the set of a plan (`plimsoll plan --json`), and compare its peak with the measured one at the end
@@ -61,7 +61,7 @@ pub(crate) struct RunArgs {
     /// What a program measured: compare it with the plan (from `check.py`)
     #[arg(long, value_name = "FILE", hide = true, requires = "check")]
     measured: Option<PathBuf>,
-    /// Serve the figures of `plimsoll top` in the text format of Prometheus while the program runs [default: 127.0.0.1:9466]
+    /// Serve the figures of `plimsoll top` to Prometheus while the program runs [default: 127.0.0.1:9466]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = top::ADDRESS, value_parser = top::address,
           conflicts_with = "no_watch")]
     prometheus: Option<std::net::SocketAddr>,
@@ -87,17 +87,6 @@ Examples:
         techniques::help()
     )
 }
-
-/// sitecustomize.py of the program's Python.
-const SITECUSTOMIZE: &str = concat!(include_str!("../inject/imports.py"), "\n\n", include_str!("attend.py"));
-
-/// Modules that attend.py loads, by name.
-const MODULES: [(&str, &str); 4] = [
-    ("check", include_str!("check.py")),
-    ("gauges", include_str!("gauges.py")),
-    ("live", include_str!("live.py")),
-    ("stacks", include_str!("stacks.py")),
-];
 
 /// Becomes the program; returns only if it cannot be started.
 pub(crate) fn run(args: &RunArgs) -> Result<Answer, Failure> {
@@ -160,7 +149,7 @@ fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<()
     let unreadable =
         |why: io::Error| Failure::new(Exit::Unreadable, format!("the folder for our Python: {why}"));
     // In the cache: this process does not live long enough to remove it.
-    let folder = cache::installed("run", &inject::files(SITECUSTOMIZE, &MODULES), None)?;
+    let folder = cache::installed("run", &inject::files(&inject::entry(Verb::Run)), None)?;
     command.env("PYTHONPATH", inject::python_path(&folder));
     if let Some(set) = set {
         command.env("PLIMSOLL_WITH", set.json());

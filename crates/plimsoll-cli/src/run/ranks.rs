@@ -1,7 +1,8 @@
 //! `run --devices N`: the program once for each GPU, as a rank of a job. `techniques/ranks.py` hides that from the program, and
 //! connects the ranks.
 //!
-//! The first rank has the terminal, and its end is the job's. What another rank writes is shown only where that one fails.
+//! The first rank has the terminal, and the job ends when it ends. The output of another rank is shown only if that
+//! rank fails.
 
 use std::fs::File;
 use std::io::{self, Read, Seek};
@@ -25,21 +26,21 @@ use crate::techniques::{Set, Technique};
 /// How long the other ranks may take to end once one has failed.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Lines of a rank's output that are shown where it fails.
+/// Lines of a failed rank's output to show.
 const LINES: usize = 20;
 
 /// A rank.
 struct Rank {
     child: Child,
-    /// What it wrote; the first writes to our own streams.
+    /// Its output; the first rank writes to our own streams.
     output: Option<File>,
     status: Option<ExitStatus>,
 }
 
-/// Whether this many GPUs go with a set.
+/// Checks that a set can use this many GPUs.
 ///
 /// # Errors
-/// fsdp needs several; without it there is no use for them.
+/// fsdp needs several GPUs; without it, several have no use.
 pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
     let is_sharded = set.is_some_and(|set| set.has(Technique::Fsdp));
     let message = match (is_sharded, devices) {
@@ -132,7 +133,7 @@ enum Waited {
     Refused(Failure),
 }
 
-/// Waits until all have ended; the others are ended after a while once one has failed.
+/// Waits until all have ended. Once one has failed, the others are killed after a while.
 fn wait(ranks: &mut [Rank], ended: &AtomicBool, mut answers: Option<&mut Answers>) -> io::Result<Waited> {
     let (mut first, mut until) = (None, None::<Instant>);
     loop {
@@ -179,7 +180,7 @@ fn kill(ranks: &mut [Rank]) {
     }
 }
 
-/// The status to end with. Shows what a rank wrote that failed before the first one did.
+/// The exit status. Shows the output of a rank that failed before the first one.
 fn shown(ranks: &mut [Rank], failed: Option<usize>) -> ExitStatus {
     let own = ranks[0].status.unwrap_or_default();
     let Some(place) = failed.filter(|place| *place > 0) else { return own };

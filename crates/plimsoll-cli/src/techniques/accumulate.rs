@@ -7,7 +7,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Accumulate,
     name: "accumulate",
-    about: "the batch runs in N parts, forward and backward, where the model returns its loss",
+    about: "run the batch in N parts, forward and backward, if the model returns its loss",
     numbers: Numbers::Rounding,
     value: Value::Parts,
     effort: 3,

@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Adam8bit,
     name: "adam-8bit",
-    about: "the moments of Adam and AdamW are kept in 8 bits",
+    about: "keep the moments of Adam and AdamW in 8 bits",
     numbers: Numbers::Changed,
     value: Value::Nothing,
     effort: 2,

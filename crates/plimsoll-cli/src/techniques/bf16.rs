@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Bf16,
     name: "bf16",
-    about: "bf16 autocast around the model",
+    about: "run the model under bf16 autocast",
     numbers: Numbers::Changed,
     value: Value::Nothing,
     effort: 2,

@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Checkpoint,
     name: "checkpoint",
-    about: "activations of the model's repeated blocks are computed again in the backward pass; =K: of the first K blocks",
+    about: "recompute activations of the model's repeated blocks in the backward pass; =K: of the first K blocks",
     numbers: Numbers::Identical,
     value: Value::Count,
     effort: 2,

@@ -1,4 +1,5 @@
-//! Checkpointing of blocks inside of blocks, where a stage of a network is a block. The search takes it where it saves more than the outer ones.
+//! Checkpointing of blocks inside of blocks, where a stage of a network is a block. The search takes it where it
+//! saves more than the outer ones.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
@@ -6,7 +7,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::CheckpointNested,
     name: "checkpoint-nested",
-    about: "the same of the repeated blocks inside of those blocks, such as the blocks of a network's stages",
+    about: "the same for the repeated blocks inside those blocks, such as the blocks of a network's stages",
     numbers: Numbers::Identical,
     value: Value::Count,
     effort: 2,

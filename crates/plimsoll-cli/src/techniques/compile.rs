@@ -6,13 +6,13 @@ use super::technique::{Numbers, Technique};
 /// Why techniques that act inside of the model exclude it.
 pub(super) const INSIDE: &str = "inside of a compiled model no calls can be changed";
 
-/// Percentages of activations that the search lets a compiled model keep.
+/// Percentages of activations for a compiled model to keep, in the order to try.
 pub(super) const BUDGETS: &[u64] = &[50, 25, 10];
 
 pub(super) const ROW: Row = Row {
     technique: Technique::Compile,
     name: "compile",
-    about: "torch.compile around the model, which keeps only a part of the activations; =PERCENT of them [50]",
+    about: "compile the model with torch.compile, and keep only a part of its activations; =PERCENT of them [50]",
     numbers: Numbers::Rounding,
     value: Value::Percent { default: 50 },
     effort: 1,

@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::FreeGrads,
     name: "free-grads",
-    about: "gradients are freed before the forward pass, not after it",
+    about: "free gradients before the forward pass, not after it",
     numbers: Numbers::Identical,
     value: Value::Nothing,
     effort: 1,

@@ -1,4 +1,5 @@
-//! Everything sharded over several GPUs. Whole parameters are freed where they are sharded, which leaves gaps in segments of a fixed size.
+//! Everything sharded over several GPUs. Whole parameters are freed where they are sharded, which leaves gaps in
+//! segments of a fixed size.
 
 use super::compile::INSIDE;
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
@@ -8,7 +9,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Fsdp,
     name: "fsdp",
-    about: "parameters, gradients and optimizer states are sharded over --devices GPUs, and each computes a part of the batch",
+    about: "shard parameters, gradients and optimizer states over --devices GPUs; each computes a part of the batch",
     numbers: Numbers::Rounding,
     value: Value::Nothing,
     effort: 4,

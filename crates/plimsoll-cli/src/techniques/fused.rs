@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Fused,
     name: "fused",
-    about: "optimizers update in one fused kernel, without temporary copies",
+    about: "update in one fused kernel, without temporary copies",
     numbers: Numbers::Rounding,
     value: Value::Nothing,
     effort: 1,

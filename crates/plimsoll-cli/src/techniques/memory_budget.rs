@@ -1,4 +1,5 @@
-//! The budget of activations of a program that compiles its model: the first technique that is tried on such a program.
+//! The budget of activations of a program that compiles its model: the first technique that is tried on such a
+//! program.
 
 use super::compile::BUDGETS;
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
@@ -7,7 +8,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::MemoryBudget,
     name: "memory-budget",
-    about: "the program's own torch.compile keeps only a part of the activations; =PERCENT of them [50]",
+    about: "make the program's own torch.compile keep only a part of the activations; =PERCENT of them [50]",
     numbers: Numbers::Rounding,
     value: Value::Percent { default: 50 },
     effort: 1,

@@ -1,4 +1,5 @@
-//! The program's own `torch.compile` compiles nothing. It saves no memory itself; it lets others act inside of the model.
+//! The program's own `torch.compile` compiles nothing. It saves no memory itself; it lets others act inside of the
+//! model.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
@@ -6,7 +7,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::NoCompile,
     name: "no-compile",
-    about: "the program's own torch.compile compiles nothing, so that other techniques can act",
+    about: "switch off the program's own torch.compile, so that other techniques can act",
     numbers: Numbers::Rounding,
     value: Value::Nothing,
     effort: 1,

@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::Offload,
     name: "offload",
-    about: "tensors saved for the backward pass are moved to the host; =PERCENT of their bytes [95]",
+    about: "move tensors saved for the backward pass to the host; =PERCENT of their bytes [95]",
     numbers: Numbers::Identical,
     value: Value::Percent { default: 95 },
     effort: 2,

@@ -1,4 +1,5 @@
-//! The states of optimizers in pinned host memory. Their copies take time that nothing hides, so the search takes it where what costs less is not enough.
+//! The states of optimizers in pinned host memory. Their copies take time that nothing hides, so the search takes
+//! it where what costs less is not enough.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
@@ -6,7 +7,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::OffloadOptimizer,
     name: "offload-optimizer",
-    about: "the states of optimizers are kept on the host, and copied to the GPU in pieces for their update",
+    about: "keep the states of optimizers on the host, and copy them to the GPU in pieces for their update",
     numbers: Numbers::Identical,
     value: Value::Nothing,
     effort: 4,

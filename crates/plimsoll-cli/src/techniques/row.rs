@@ -1,5 +1,5 @@
-//! What is known of a technique: [`Row`]. The help, the search, the estimate of time and the reports read it, so that a new technique is
-//! a file here, a file of Python, and its line in `mod.rs`.
+//! What is known of a technique: [`Row`]. The help, the search, the estimate of time and the reports read it, so
+//! that a new technique is a file here, a file of Python, and its line in `mod.rs`.
 
 use super::{Numbers, Technique};
 
@@ -28,8 +28,8 @@ pub(crate) struct Row {
     pub(crate) joins: Joins,
     /// The values that the search tries.
     pub(crate) levels: Levels,
-    /// Whether a search for the fastest step adds it: it may make a step faster, or costs no time and leaves memory with which fewer blocks
-    /// have to be computed again.
+    /// Whether a search for the fastest step adds it: it may make a step faster, or costs no time and leaves
+    /// memory with which fewer blocks have to be computed again.
     pub(crate) is_for_speed: bool,
     /// What it does to the time of a step.
     pub(crate) time: Time,
@@ -71,7 +71,8 @@ pub(crate) enum Alone {
     NestedBlocks,
     /// At the beginning, on more than one GPU.
     SeveralGpus,
-    /// For a fit once nothing that keeps the numbers fits, otherwise at the beginning: it saves an optimizer's temporary copies.
+    /// For a fit once nothing that keeps the numbers fits, otherwise at the beginning: it saves an optimizer's
+    /// temporary copies.
     Optimizer,
     /// At the beginning, where the numbers may change.
     Changed,

@@ -6,13 +6,13 @@ use super::technique::{Numbers, Technique};
 /// Why two techniques that divide the batch exclude each other.
 pub(super) const DIVIDES: &str = "both divide the batch";
 
-/// Numbers of parts that the search tries.
+/// Numbers of parts of the batch, in the order to try.
 pub(super) const PARTS: &[u64] = &[2, 4, 8, 16];
 
 pub(super) const ROW: Row = Row {
     technique: Technique::Split,
     name: "split",
-    about: "the batch runs in N parts inside the model, each computed again in the backward pass",
+    about: "run the batch in N parts inside the model, each recomputed in the backward pass",
     numbers: Numbers::Rounding,
     value: Value::Parts,
     effort: 3,

@@ -6,7 +6,7 @@ use super::technique::{Numbers, Technique};
 pub(super) const ROW: Row = Row {
     technique: Technique::StepInBackward,
     name: "step-in-backward",
-    about: "each parameter is updated as soon as its gradient is complete, and the gradient is freed",
+    about: "update each parameter as soon as its gradient is complete, and free the gradient",
     numbers: Numbers::Identical,
     value: Value::Nothing,
     effort: 4,

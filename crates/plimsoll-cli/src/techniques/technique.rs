@@ -1,4 +1,5 @@
-//! The techniques by name, and what techniques do to the numbers. What else is known of them is in their rows (`row.rs`).
+//! The techniques by name, and what techniques do to the numbers. What else is known of them is in their rows
+//! (`row.rs`).
 
 /// A technique, in the order of the help.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

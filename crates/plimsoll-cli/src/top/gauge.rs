@@ -6,8 +6,8 @@ use ratatui::layout::{Alignment, Rect};
 use ratatui::style::Style;
 use ratatui::widgets::{Block, BorderType, Widget};
 
+use super::palette::Palette;
 use super::text;
-use super::view::Palette;
 use crate::bytes;
 
 /// Blocks of one to eight eighths of a cell, from below.

@@ -29,7 +29,8 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::JoinHandle;
 
-use super::{of, prometheus};
+use super::process::of;
+use super::prometheus;
 use crate::exit::{Exit, Failure};
 use crate::output;
 

@@ -1,29 +1,34 @@
 //! `plimsoll top`: a running program's memory, as it changes; of a job, all of its ranks on this machine.
 //!
+//! A file uses only files above it:
+//!
 //! | file | contents |
 //! |---|---|
-//! | `watched.rs` | the processes: one, or the ranks of a job |
-//! | `screen.rs`, `view.rs`, `gauge.rs` | the terminal and its keys, what is drawn |
-//! | `text.rs`, `job.rs` | the same as text, for one process and for a job |
+//! | `text.rs`, `job.rs` | a sample as text, for one process and for a job |
+//! | `process.rs`, `watched.rs` | a process; those that are watched: one, or the ranks of a job |
+//! | `palette.rs`, `gauge.rs`, `view.rs`, `screen.rs` | colours, what is drawn, the terminal and its keys |
 //! | `prometheus.rs`, `http.rs` | the figures for `--prometheus`, and the server |
 
 mod gauge;
 mod http;
 mod job;
+mod palette;
+mod process;
 mod prometheus;
 mod screen;
 mod text;
 mod view;
 mod watched;
 
-use std::io::{self, ErrorKind, IsTerminal};
+use std::io::{self, IsTerminal};
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use plimsoll::memory::live::{Sample, Watcher};
+use plimsoll::memory::live::Sample;
 use serde_json::json;
 
+use self::process::{hung_up, over, said, unreadable};
 use self::watched::Watched;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
@@ -42,10 +47,10 @@ pub(crate) struct TopArgs {
     /// Print sizes in bytes, not in MiB and GiB
     #[arg(long)]
     bytes: bool,
-    /// Have the process write a memory snapshot now, and print the file's name
+    /// Make the process write a memory snapshot now, and print the file's name
     #[arg(long)]
     snapshot: bool,
-    /// Serve the figures of all processes that can be watched, in the text format of Prometheus [default: 127.0.0.1:9466]
+    /// Serve the figures of all watchable processes to Prometheus [default: 127.0.0.1:9466]
     #[arg(long, value_name = "ADDR", num_args = 0..=1, default_missing_value = ADDRESS, value_parser = address,
           conflicts_with_all = ["snapshot", "json", "pid"])]
     prometheus: Option<std::net::SocketAddr>,
@@ -141,39 +146,4 @@ fn lines(watched: &mut Watched, first: Vec<Sample>, args: &TopArgs) -> Result<()
         }
         samples = next;
     }
-}
-
-const START: &str = "try: run a PyTorch program under `plimsoll run`, start `plimsoll train mnist` in another terminal, or call \
-                     `plimsoll::memory::live::serve` in a program of yours; a PyTorch program can be watched once it uses the GPU";
-
-fn cannot_attach(pid: u32, why: &io::Error) -> Failure {
-    let message = if why.kind() == ErrorKind::NotFound { format!("{why}\n{START}") } else { why.to_string() };
-    Failure::new(Exit::Unreadable, format!("process {pid}: {message}"))
-}
-
-fn hung_up(pid: u32) -> Failure {
-    Failure::new(
-        Exit::Unreadable,
-        format!("process {pid} closed the connection: it has ended, or has too many watchers"),
-    )
-}
-
-fn unreadable(why: &io::Error) -> Failure {
-    Failure::new(Exit::Unreadable, said(why))
-}
-
-fn said(why: &io::Error) -> String {
-    match why.kind() {
-        ErrorKind::TimedOut => "the process does not answer; it may be stopped".to_owned(),
-        _ => why.to_string(),
-    }
-}
-
-fn over(pid: u32) {
-    output::progress(&format!("process {pid} has ended"));
-}
-
-/// A sample of a process that may have ended.
-fn of(pid: u32) -> Option<Sample> {
-    Watcher::attach(pid).and_then(|mut watcher| watcher.sample()).ok().flatten()
 }

@@ -13,7 +13,8 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-use super::view::{Palette, View, Wish};
+use super::palette::Palette;
+use super::view::{View, Wish};
 use super::watched::Watched;
 
 /// How often a signal is looked for, and the screen drawn, where nothing else happens.

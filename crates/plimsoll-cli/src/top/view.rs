@@ -6,11 +6,12 @@ use plimsoll::memory::live::Sample;
 use ratatui::Frame;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Color, Modifier, Style};
+use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, BorderType, Paragraph, Sparkline};
 
 use super::gauge::MemoryGauge;
+use super::palette::Palette;
 use super::{job, text};
 use crate::bytes;
 
@@ -18,36 +19,6 @@ use crate::bytes;
 const LEAST: (u16, u16) = (78, 22);
 /// Steps in a second are counted over at least so long.
 const RATE_OVER: Duration = Duration::from_secs(2);
-
-/// How things look; without colour, shapes tell them apart.
-#[derive(Clone, Copy, Default)]
-pub(super) struct Palette {
-    pub(super) live: Style,
-    pub(super) cached: Style,
-    pub(super) others: Style,
-    pub(super) line: Style,
-    pub(super) strong: Style,
-}
-
-impl Palette {
-    /// For `NO_COLOR`.
-    pub(super) fn plain() -> Palette {
-        let strong = Style::new().add_modifier(Modifier::BOLD);
-        Palette { strong, line: strong, ..Palette::default() }
-    }
-
-    /// For everybody else: the terminal's own colours.
-    pub(super) fn coloured() -> Palette {
-        let strong = Style::new().add_modifier(Modifier::BOLD);
-        Palette {
-            live: Style::new().fg(Color::Cyan),
-            cached: Style::new().fg(Color::Blue),
-            others: Style::new().fg(Color::Magenta),
-            line: strong.fg(Color::Red),
-            strong,
-        }
-    }
-}
 
 /// Whether somebody has seen enough.
 #[derive(Debug, PartialEq, Eq)]

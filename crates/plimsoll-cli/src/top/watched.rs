@@ -4,7 +4,8 @@ use std::io::{self, ErrorKind};
 
 use plimsoll::memory::live::{self, Sample, Watcher};
 
-use super::{START, cannot_attach, of, text, unreadable};
+use super::process::{START, cannot_attach, of, unreadable};
+use super::text;
 use crate::exit::{Exit, Failure};
 
 /// Connections to processes, by rank.

@@ -3,17 +3,14 @@
 use std::time::Duration;
 
 use clap::ValueEnum;
+use plimsoll::DType;
 use plimsoll::autocast::autocast;
 use plimsoll::data::DataError;
 use plimsoll::memory::Report;
 use plimsoll::serialize::SerializeError;
-use plimsoll::{DType, Device};
 
-use super::run::Run;
-use super::saves::Saves;
-use super::stop::{Signal, Stop};
+use super::stop::Signal;
 use super::task::{Sampled, Task};
-use super::watch::Watch;
 
 /// A training job, apart from the device it runs on.
 pub(crate) struct Job {
@@ -166,19 +163,6 @@ pub(crate) struct Outcome {
     pub(crate) sample: Option<Sampled>,
     /// The signal that ended the run, if one did.
     pub(crate) signal: Option<Signal>,
-}
-
-impl Job {
-    /// Trains and tests on a device. With `saves`, writes checkpoints, and goes on from one if it has one.
-    pub(crate) fn run(
-        &self,
-        device: &Device,
-        watch: &mut impl Watch,
-        saves: Option<&mut Saves>,
-        stop: &Stop,
-    ) -> Result<Outcome, Error> {
-        Run::new(self, device, saves, stop)?.finish(watch)
-    }
 }
 
 #[cfg(test)]

@@ -3,15 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use plimsoll::data::{DataLoader, LoaderState};
+use plimsoll::data::DataLoader;
 use plimsoll::memory::{self, Report};
 use plimsoll::nn::Scope;
 use plimsoll::optim::{Optimizer, clip_grad_norm_};
 use plimsoll::{CapturedStep, Device, Segment, Tensor, no_grad};
-use serde::{Deserialize, Serialize};
 
 use super::job::{Error, Job, Outcome, Place};
-use super::saves::{Saved, Saves};
+use super::saves::{Progress, Saved, Saves};
 use super::stop::Stop;
 use super::task::Network;
 use super::watch::Watch;
@@ -24,7 +23,7 @@ use crate::cuda::without_dnn;
 // not be the epoch just before.)
 
 /// A job on its device.
-pub(super) struct Run<'a> {
+struct Run<'a> {
     job: &'a Job,
     device: &'a Device,
     stop: &'a Stop,
@@ -44,23 +43,6 @@ pub(super) struct Run<'a> {
     outside_bytes: Option<u64>,
 }
 
-/// How far a run is, with what it has measured: everything that a checkpoint keeps beside tensors and generators.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Progress {
-    pub(super) step: u64,
-    pub(super) epoch: u64,
-    /// The position in the epoch; none at its beginning.
-    pub(super) loader: Option<LoaderState>,
-    /// The sum of the losses of this epoch's samples, as bits: JSON might round it.
-    pub(super) loss_sum_bits: u64,
-    /// Samples of this epoch that were trained on.
-    pub(super) samples: u64,
-    /// Mean losses of the epochs before.
-    pub(super) losses: Vec<f64>,
-    /// What tests measured after the epochs before.
-    pub(super) scores: Vec<f64>,
-}
-
 /// What was trained on in this process, and in what time.
 #[derive(Default)]
 struct Trained {
@@ -68,8 +50,21 @@ struct Trained {
     elapsed: Duration,
 }
 
+impl Job {
+    /// Trains and tests on a device. With `saves`, writes checkpoints, and goes on from one if it has one.
+    pub(crate) fn run(
+        &self,
+        device: &Device,
+        watch: &mut impl Watch,
+        saves: Option<&mut Saves>,
+        stop: &Stop,
+    ) -> Result<Outcome, Error> {
+        Run::new(self, device, saves, stop)?.finish(watch)
+    }
+}
+
 impl<'a> Run<'a> {
-    pub(super) fn new(
+    fn new(
         job: &'a Job,
         device: &'a Device,
         saves: Option<&'a mut Saves>,
@@ -101,7 +96,7 @@ impl<'a> Run<'a> {
     }
 
     /// Runs to the end, or to a signal.
-    pub(super) fn finish(mut self, watch: &mut impl Watch) -> Result<Outcome, Error> {
+    fn finish(mut self, watch: &mut impl Watch) -> Result<Outcome, Error> {
         let start = Instant::now();
         self.resume(watch)?;
         let mut seen: Vec<Vec<Segment>> = Vec::new();

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use plimsoll::Device;
+use plimsoll::data::LoaderState;
 use plimsoll::nn::Module;
 use plimsoll::optim::Optimizer;
 use plimsoll::serialize::{self, Checkpoint, FolderLock, SerializeError};
@@ -17,7 +18,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::job::{Error, Job};
-use super::run::Progress;
 use super::task::Identity;
 use crate::exit::{Exit, Failure};
 
@@ -72,6 +72,23 @@ struct Facts {
     task: String,
     options: Map<String, Value>,
     data: u64,
+}
+
+/// How far a run is, with what it has measured: everything that a checkpoint keeps beside tensors and generators.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Progress {
+    pub(super) step: u64,
+    pub(super) epoch: u64,
+    /// The position in the epoch; none at its beginning.
+    pub(super) loader: Option<LoaderState>,
+    /// The sum of the losses of this epoch's samples, as bits: JSON might round it.
+    pub(super) loss_sum_bits: u64,
+    /// Samples of this epoch that were trained on.
+    pub(super) samples: u64,
+    /// Mean losses of the epochs before.
+    pub(super) losses: Vec<f64>,
+    /// What tests measured after the epochs before.
+    pub(super) scores: Vec<f64>,
 }
 
 /// What is saved.

@@ -1,6 +1,6 @@
 //! The program as its users meet it: a process, its streams and its exit code; and folders to work in.
 
-#![allow(dead_code, reason = "each test uses a part")]
+pub(crate) mod images;
 
 use std::fs;
 use std::path::{Path, PathBuf};

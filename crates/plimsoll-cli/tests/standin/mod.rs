@@ -1,7 +1,5 @@
 //! The stand-in as `plimsoll run` meets a GPU: for tests of what happens on one. `plimsoll predict` starts it by itself.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 

@@ -49,7 +49,8 @@ impl Uses {
     /// Reads a crate, from its `src` folder.
     pub(crate) fn in_crate(src: &Path) -> Self {
         let mut sources = BTreeMap::new();
-        read_module(&src.join("lib.rs"), src, Vec::new(), &mut sources);
+        let root = ["lib.rs", "main.rs"].map(|name| src.join(name)).into_iter().find(|root| root.is_file());
+        read_module(&root.expect("a crate's root"), src, Vec::new(), &mut sources);
         Self::of(&sources)
     }
 
@@ -140,6 +141,19 @@ impl Uses {
         edges.flat_map(|(from, uses)| uses.iter().map(move |(to, place)| (from, to, place.as_str())))
     }
 
+    /// All modules; the root's path is empty.
+    pub(crate) fn modules(&self) -> impl Iterator<Item = &Module> {
+        self.modules.keys()
+    }
+
+    /// The same without the uses for which `counts` does not hold.
+    pub(crate) fn only(mut self, counts: impl Fn(&Module, &Module, &str) -> bool) -> Self {
+        for (from, uses) in &mut self.edges {
+            uses.retain(|to, place| counts(from, to, place));
+        }
+        self
+    }
+
     /// The groups of modules that use each other, directly or through others.
     pub(crate) fn cycles(&self) -> Vec<BTreeSet<&Module>> {
         let reach: BTreeMap<&Module, BTreeSet<&Module>> =
@@ -168,7 +182,7 @@ impl Code {
         let mut at = 0;
         while at < all.len() {
             let before = if at == 0 { "" } else { all[at - 1].as_str() };
-            if all[at] == "use" {
+            if all[at] == "use" && all[at + 1] != "<" {
                 let end = at + all[at..].iter().position(|token| token == ";").expect("a use ends");
                 let is_public = before == "pub" || before == ")";
                 for (path, name) in use_tree(&all[at + 1..end]) {
@@ -315,7 +329,7 @@ fn plain(text: &str) -> String {
             rest[2 + hashes..].find(&end).map(|at| 2 + hashes + at + end.len())
         } else if first == '"' {
             quoted(rest, '"')
-        } else if rest.starts_with("'\\") || rest.chars().nth(2) == Some('\'') {
+        } else if rest.starts_with("'\\") || (first == '\'' && rest.chars().nth(2) == Some('\'')) {
             quoted(rest, '\'')
         } else {
             code.push(first);

@@ -1,7 +1,5 @@
 //! A program of PyTorch's and the Python that runs it under `plimsoll predict`, for the tests that need both.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use std::fs;
 use std::process::Output;
 

@@ -190,14 +190,14 @@ impl Api {
     }
 
     fn get<T>(&self, from: &Descriptor, name: c_int, kind: c_int, values: &mut [T]) -> Result<usize> {
-        let (mut count, room) = (0, values.len() as i64);
-        // SAFETY: a live, finished descriptor; room for `room` values of the kind's size, of which at most so many are written.
+        let (mut count, capacity) = (0, values.len() as i64);
+        // SAFETY: a live, finished descriptor; room for `capacity` values of the kind's size, of which at most so many are written.
         let code = unsafe {
             (self.functions.cudnnBackendGetAttribute)(
                 from.handle,
                 name,
                 kind,
-                room,
+                capacity,
                 &raw mut count,
                 values.as_mut_ptr().cast(),
             )

@@ -8,8 +8,8 @@ use super::super::number::Float;
 use super::super::parallel::{Cut, for_each_chunk_with, scratch_workers};
 use super::super::simd::vectorize;
 use super::super::tile::ROWS;
-use super::block::{Into, Left, Scored, load, padded};
-use super::{AttentionShape, Heads, KEYS, SCORES, Scores};
+use super::block::{Into, LeftFactor, Scored, load, padded};
+use super::operands::{AttentionShape, Heads, KEYS, SCORES, Scores};
 use crate::dtype::DType;
 
 /// Queries of a block: a whole number of tiles.
@@ -72,7 +72,7 @@ impl Gradients<'_> {
     }
 }
 
-/// [`attention_backward`](super::attention_backward), computed in one type.
+/// [`attention_backward`](super::scaled_dot_product::attention_backward), computed in one type.
 pub(super) fn run<T: Scored>(
     shape: &AttentionShape,
     scores: &Scores<'_>,
@@ -212,11 +212,11 @@ impl Block<'_> {
         for row in (0..self.rows).step_by(ROWS) {
             let count = ROWS.min(self.rows - row);
             let most = seen(row + count - 1);
-            let queries = Left { data: &own.queries[row * dim..], row: dim, step: 1 };
+            let queries = LeftFactor { data: &own.queries[row * dim..], row: dim, step: 1 };
             let weights = &mut own.weights[row * SCORES..];
             let keys = (&*own.turned_keys, SCORES);
             T::product([count, shape.dim, most], queries, keys, (&mut *weights, SCORES), Into::Replace);
-            let grads = Left { data: &own.grads[row * value_dim..], row: value_dim, step: 1 };
+            let grads = LeftFactor { data: &own.grads[row * value_dim..], row: value_dim, step: 1 };
             let slopes = &mut own.slopes[row * SCORES..];
             let values = (&*own.turned_values, SCORES);
             T::product([count, shape.value_dim, most], grads, values, (&mut *slopes, SCORES), Into::Replace);
@@ -235,7 +235,7 @@ impl Block<'_> {
                 },
             );
             let dq = (&mut own.dq[(self.index + row) * dim..], dim);
-            let slopes = Left { data: slopes, row: SCORES, step: 1 };
+            let slopes = LeftFactor { data: slopes, row: SCORES, step: 1 };
             T::product([count, most, dim], slopes, (&*own.keys, dim), dq, Into::Add);
         }
         for key in (0..all).step_by(ROWS) {
@@ -243,7 +243,7 @@ impl Block<'_> {
             // Earlier queries do not see this key.
             let first = self.scores.first_query(self.key + key).saturating_sub(self.at[2]).min(self.rows);
             let depth = self.rows - first;
-            let turned = |data| Left { data, row: 1, step: SCORES };
+            let turned = |data| LeftFactor { data, row: 1, step: SCORES };
             let weights = turned(&own.weights[first * SCORES + key..]);
             let grads = (&own.grads[first * value_dim..], value_dim);
             let dv = (&mut own.dv[key * value_dim..], value_dim);

@@ -2,11 +2,11 @@
 
 use super::super::convert::Compute;
 use super::super::number::Float;
-use super::super::philox::{Dropout, GROUP};
 use super::super::simd::vectorize;
 use super::super::tile::{Depth, NARROW, ROWS, Start, Tile, WIDE};
 use super::super::transpose::transpose;
 use crate::dtype::DType;
+use crate::random::philox::{Dropout, GROUP};
 
 /// Columns of a block whose rows have `dim` elements: whole tiles.
 pub(super) fn padded(dim: usize) -> usize {
@@ -42,7 +42,7 @@ pub(super) fn load<T: Scored>(from: Rows<'_>, (rows, dim): (usize, usize), scale
 
 /// A factor on the left: `rows` of them, `row` numbers apart, whose `depth` terms are `step` apart.
 #[derive(Clone, Copy)]
-pub(super) struct Left<'a, T> {
+pub(super) struct LeftFactor<'a, T> {
     pub(super) data: &'a [T],
     pub(super) row: usize,
     pub(super) step: usize,
@@ -61,7 +61,7 @@ pub(super) trait Scored: Float + Compute {
     /// whole tiles. Rows of `right` and `out` are the given distances apart.
     fn product(
         sizes: [usize; 3],
-        left: Left<'_, Self>,
+        left: LeftFactor<'_, Self>,
         right: (&[Self], usize),
         out: (&mut [Self], usize),
         into: Into,
@@ -78,7 +78,7 @@ impl Scored for f32 {
     #[inline(always)]
     fn product(
         [rows, depth, cols]: [usize; 3],
-        left: Left<'_, f32>,
+        left: LeftFactor<'_, f32>,
         (right, right_stride): (&[f32], usize),
         (out, out_stride): (&mut [f32], usize),
         into: Into,
@@ -119,7 +119,7 @@ const COLUMNS: usize = NARROW / 2;
 impl Scored for f64 {
     fn product(
         [rows, depth, cols]: [usize; 3],
-        left: Left<'_, f64>,
+        left: LeftFactor<'_, f64>,
         right: (&[f64], usize),
         out: (&mut [f64], usize),
         into: Into,
@@ -165,7 +165,7 @@ impl Scored for f64 {
 #[inline(always)]
 fn wide_tile<const R: usize>(
     [row, depth, col]: [usize; 3],
-    left: Left<'_, f64>,
+    left: LeftFactor<'_, f64>,
     (right, right_stride): (&[f64], usize),
     (out, out_stride): (&mut [f64], usize),
     into: Into,

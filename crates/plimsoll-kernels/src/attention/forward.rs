@@ -8,8 +8,8 @@ use super::super::number::Float;
 use super::super::parallel::{Cut, Pieces, for_each_cut_with, scratch_workers};
 use super::super::simd::vectorize;
 use super::super::tile::ROWS;
-use super::block::{Into, Left, Scored, load, padded};
-use super::{AttentionShape, Heads, KEYS, SCORES, Scores};
+use super::block::{Into, LeftFactor, Scored, load, padded};
+use super::operands::{AttentionShape, Heads, KEYS, SCORES, Scores};
 
 /// Queries of a block.
 const QUERIES: usize = 256;
@@ -39,7 +39,7 @@ pub(super) fn scratch_len(shape: &AttentionShape) -> usize {
     parts(shape).iter().sum::<usize>() * scratch_workers(chunks(shape))
 }
 
-/// [`attention`](super::attention), computed in one type.
+/// [`attention`](super::scaled_dot_product::attention), computed in one type.
 pub(super) fn run<T: Scored>(
     shape: &AttentionShape,
     scores: &Scores<'_>,
@@ -133,7 +133,7 @@ impl<'a, T: Scored> State<'a, T> {
             if most == 0 {
                 continue;
             }
-            let queries = Left { data: &self.queries[row * dim..], row: dim, step: 1 };
+            let queries = LeftFactor { data: &self.queries[row * dim..], row: dim, step: 1 };
             let turned = (&*self.turned, SCORES);
             T::product([count, self.shape.dim, most], queries, turned, (self.tile, SCORES), Into::Replace);
             vectorize(
@@ -158,7 +158,7 @@ impl<'a, T: Scored> State<'a, T> {
                     }
                 },
             );
-            let weights = Left { data: &*self.tile, row: SCORES, step: 1 };
+            let weights = LeftFactor { data: &*self.tile, row: SCORES, step: 1 };
             let sums = (&mut self.sums[row * value_dim..], value_dim);
             T::product([count, most, value_dim], weights, (&*self.values, value_dim), sums, Into::Add);
         }

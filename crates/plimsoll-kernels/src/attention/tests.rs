@@ -1,10 +1,11 @@
 //! Attention and its gradients against the sums of their definition, in 64 bits.
 
-use super::super::parallel::Cut;
-use super::super::testing::*;
+use super::super::block::Scored;
 use super::*;
 use crate::dtype::{Element, bf16, f16};
-use crate::random::RandomStream;
+use crate::parallel::Cut;
+use crate::random::draw::RandomStream;
+use crate::testing::*;
 
 /// What one case computes with operands of a type, and scores in another: the output, the log-sum-exp and three gradients, one
 /// after the other.

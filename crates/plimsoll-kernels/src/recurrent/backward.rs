@@ -1,11 +1,11 @@
 //! All steps backward.
 
-use super::super::matmul::{MatmulShape, MatrixStrides, Product};
 use super::super::number::Float;
 use super::super::parallel::{Pieces, for_each_cut};
 use super::super::simd::vectorize;
 use super::rows::Step;
-use super::{Cell, Start, Steps};
+use super::steps::{Cell, Start, Steps};
+use crate::matmul::{MatmulShape, MatrixStrides, Product};
 
 /// What the forward pass left.
 #[derive(Clone, Copy)]

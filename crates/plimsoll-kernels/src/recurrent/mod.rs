@@ -1,93 +1,17 @@
 //! The steps of one recurrent layer in one direction: RNN, LSTM and GRU, forward and backward.
 //!
-//! The product of the inputs with their weight is done before, for all steps at once; what is left here is one product with
-//! the state and one pass over its elements a step, and the product of an LSTM's projection. Gates lie side by side in a row, in
-//! PyTorch's order.
-//!
 //! | file | what it has |
 //! |---|---|
-//! | this one | what a step computes, sizes, what both passes read |
-//! | `forward`, `backward` | the two passes |
+//! | `steps` | what a step computes, sizes, what both passes read |
+//! | `forward` | the pass forward |
+//! | `backward` | the pass backward |
 //! | `rows` | the rows of a step, cut for the threads |
 
 mod backward;
 mod forward;
 mod rows;
+pub(crate) mod steps;
 
 pub use backward::{Gradients, Kept, backward, backward_scratch_len};
 pub use forward::{forward, forward_scratch_len};
-
-use super::matmul::MatrixStrides;
-
-/// What a step computes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cell {
-    /// `max(x + h, 0)`.
-    Relu,
-    /// `tanh(x + h)`.
-    Tanh,
-    /// Long short-term memory: gates for input, forgetting, value and output.
-    Lstm,
-    /// Gated recurrent unit: gates for reset, update and value.
-    Gru,
-}
-
-impl Cell {
-    /// Rows of a weight for each element of the state.
-    pub fn gates(self) -> usize {
-        match self {
-            Cell::Relu | Cell::Tanh => 1,
-            Cell::Lstm => 4,
-            Cell::Gru => 3,
-        }
-    }
-}
-
-/// Sizes, and in which order steps lie and are taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Steps {
-    pub time: usize,
-    pub batch: usize,
-    pub hidden: usize,
-    /// Elements of the state: those of `hidden`, or fewer where an LSTM projects its output.
-    pub state: usize,
-    /// Sequences are `[batch, time, …]`, not `[time, batch, …]`.
-    pub batch_first: bool,
-    /// From the last step to the first.
-    pub reverse: bool,
-}
-
-impl Steps {
-    /// The step that is taken as number `i`, and the one before it.
-    fn at(&self, i: usize) -> (usize, Option<usize>) {
-        let place = |i: usize| if self.reverse { self.time - 1 - i } else { i };
-        (place(i), i.checked_sub(1).map(place))
-    }
-
-    /// The row of a sequence.
-    fn row(&self, time: usize, batch: usize) -> usize {
-        if self.batch_first { batch * self.time + time } else { time * self.batch + batch }
-    }
-
-    /// Strides of a step's matrix whose rows have `width` elements.
-    fn strides(&self, width: usize) -> MatrixStrides {
-        let rows = if self.batch_first { self.time } else { 1 };
-        MatrixStrides { batch: 0, row: rows * width, col: 1 }
-    }
-}
-
-/// What both passes read.
-#[derive(Clone, Copy)]
-pub struct Start<'a, T> {
-    pub h0: &'a [T],
-    /// The memory of an LSTM; else empty.
-    pub c0: &'a [T],
-    /// `[gates · hidden, state]`.
-    pub weight: &'a [T],
-    pub bias: Option<&'a [T]>,
-    /// `[state, hidden]`, where an LSTM projects its output.
-    pub projection: Option<&'a [T]>,
-}
-
-#[cfg(test)]
-mod tests;
+pub use steps::{Cell, Start, Steps};

@@ -1,7 +1,7 @@
 //! The rows of a step of a sequence, cut by batch for the threads, beside the rows of the step before.
 
 use super::super::parallel::Pieces;
-use super::Steps;
+use super::steps::Steps;
 
 /// Elements of gates that a thread works on at a time: some µs, less than which waking another costs more.
 const CHUNK: usize = 8192;

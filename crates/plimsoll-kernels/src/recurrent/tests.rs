@@ -1,7 +1,8 @@
 //! Rows that are cut for threads, and projected outputs, against loops over single numbers.
 
-use super::super::testing::*;
 use super::*;
+use crate::recurrent::*;
+use crate::testing::*;
 
 /// An LSTM one number at a time.
 fn reference(steps: &Steps, start: Start<'_, f32>, inputs: &[f32]) -> Vec<f32> {

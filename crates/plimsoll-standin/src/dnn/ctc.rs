@@ -9,9 +9,10 @@ use std::sync::{Mutex, MutexGuard};
 use super::asked;
 use super::tensor::Tensor;
 use crate::argument::{Out, little_endian};
-use crate::call::{calls, makers, nothing, work};
+use crate::call::{calls, makers, nothing};
 use crate::error::Outcome;
 use crate::lock::locked;
+use crate::stream::work;
 
 /// The longest label, by loss descriptor.
 static LONGEST: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());

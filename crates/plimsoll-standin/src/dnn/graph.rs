@@ -13,6 +13,8 @@ use std::ffi::c_int;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::convolution::{Convolution, Precision};
+use super::described::convolution;
+use super::descriptor::{Descriptor, Known, kind, value_bytes};
 use crate::argument::{Out, little_endian};
 use crate::call::{calls, new_handle};
 use crate::error::{Failure, Outcome};
@@ -20,24 +22,10 @@ use crate::gpu::setup;
 use crate::lock::locked;
 use crate::notice;
 use crate::planner::client;
-use crate::planner::wire::{Attribute, DESCRIPTOR, Engine, Graph, Node};
+use crate::planner::wire::{Attribute, DESCRIPTOR, Graph, Node};
 use crate::settings::Workspaces;
 use crate::stream::kernel_somewhere;
 use crate::workspace;
-
-/// `cudnnBackendAttributeType_t`: the type of an attribute's values.
-mod kind {
-    pub(super) const HANDLE: i32 = 0;
-    pub(super) const BOOLEAN: i32 = 2;
-    pub(super) const INT64: i32 = 3;
-    pub(super) const DOUBLE: i32 = 5;
-    pub(super) const VOID_PTR: i32 = 6;
-    pub(super) const NUMERICAL_NOTE: i32 = 11;
-    pub(super) const BEHAVIOR_NOTE: i32 = 19;
-    pub(super) const INT32: i32 = 23;
-    pub(super) const CHAR: i32 = 24;
-    pub(super) const FRACTION: i32 = 26;
-}
 
 /// `cudnnBackendDescriptorType_t`: a descriptor's type.
 mod descriptor {
@@ -61,59 +49,8 @@ const TENSOR_CORE: i32 = 0;
 /// The JSON form of a plan: an empty object, in two characters.
 const PLAN: &[u8] = b"{}";
 
-/// The facts about a descriptor.
-#[derive(Debug, Default, Clone)]
-enum Known {
-    #[default]
-    Nothing,
-    /// Its convolution, for the model.
-    Modelled(Convolution),
-    /// The ID of the planner's heuristics result.
-    Found { heuristics: u64, engines: Vec<Engine>, is_convolution: bool },
-    /// A configuration of that result, by index.
-    Chosen { heuristics: u64, place: u64, engine: Engine, is_convolution: bool },
-    /// A cuDNN plan's workspace bytes.
-    Planned(i64),
-}
-
-/// A descriptor's attributes. Referenced descriptors are kept as they were when the attribute was set: PyTorch destroys
-/// a tensor's descriptor once the operation refers to it.
-#[derive(Debug, Default, Clone)]
-pub(super) struct Descriptor {
-    kind: i32,
-    /// By name; references to other descriptors are in `children`.
-    attributes: BTreeMap<i32, Attribute>,
-    /// By name.
-    children: BTreeMap<i32, Vec<Arc<Descriptor>>>,
-    known: Known,
-}
-
 /// By handle. PyTorch keeps at most a few hundred plans.
 type Descriptors = BTreeMap<u64, Arc<Descriptor>>;
-
-impl Descriptor {
-    /// The first descriptor that an attribute refers to.
-    pub(super) fn child(&self, name: i32) -> Option<&Descriptor> {
-        self.children.get(&name)?.first().map(Arc::as_ref)
-    }
-
-    /// The values of an integer attribute.
-    pub(super) fn numbers(&self, name: i32) -> Option<Vec<i64>> {
-        let attribute = self.attributes.get(&name)?;
-        Some(attribute.bytes.chunks(value_bytes(attribute.kind)).map(little_endian).collect())
-    }
-}
-
-/// Bytes per value.
-fn value_bytes(kind: i32) -> usize {
-    match kind {
-        kind::HANDLE | kind::INT64 | kind::DOUBLE | kind::VOID_PTR | DESCRIPTOR => 8,
-        kind::BOOLEAN | kind::CHAR => 1,
-        kind::FRACTION => 16,
-        // Floats, enumerations and `INT32`.
-        _ => 4,
-    }
-}
 
 static DESCRIPTORS: Mutex<Descriptors> = Mutex::new(BTreeMap::new());
 
@@ -185,7 +122,7 @@ fn handle_of(bytes: &[u8]) -> u64 {
 /// as unsupported where cuDNN does.
 fn finish(descriptor: u64) -> Outcome {
     let Some(own) = descriptors().get(&descriptor).cloned() else { return Ok(()) };
-    if let Some(convolution) = Convolution::of(&own) {
+    if let Some(convolution) = convolution(&own) {
         update(&mut descriptors(), descriptor, Known::Modelled(convolution));
     } else if let Some(answer) = ask(&own) {
         notice::assume(notice::CUDNN, notice::ASKED);

@@ -10,8 +10,9 @@ use std::ffi::c_int;
 use super::asked;
 use super::tensor::Tensor;
 use crate::argument::Out;
-use crate::call::{calls, work};
+use crate::call::calls;
 use crate::error::Outcome;
+use crate::stream::work;
 
 /// `CUDNN_BATCHNORM_SPATIAL_PERSISTENT`.
 const PERSISTENT: c_int = 2;

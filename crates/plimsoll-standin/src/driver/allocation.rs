@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_uint, c_void};
 
 use crate::argument::Out;
-use crate::call::{calls, nothing, work};
+use crate::call::{calls, nothing};
 use crate::error::{Failure, Outcome};
 use crate::gpu::setup;
 use crate::memory::copy::{
@@ -11,7 +11,7 @@ use crate::memory::copy::{
 };
 use crate::memory::{Kind, PAGE_BYTES, memory};
 use crate::runtime::current_device;
-use crate::stream::{StreamHandle, ran_on};
+use crate::stream::{StreamHandle, ran_on, work};
 
 /// The first fields of `CUmemAllocationProp`; the location is a kind (1 for a device) and its number.
 #[derive(Debug, Clone, Copy)]

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
+use crate::exchange::Message;
 use crate::lock::locked;
-use crate::nccl::Message;
 
 /// Longer uploads are not kept: they are data, not coordination.
 const MOST_BYTES: usize = 1 << 20;

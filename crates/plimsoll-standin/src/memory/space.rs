@@ -16,7 +16,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::{PAGE_BYTES, stray};
+use super::PAGE_BYTES;
 use crate::error::{Failure, Outcome};
 use crate::gpu::{Addresses, setup};
 
@@ -91,7 +91,6 @@ impl Rests {
 ///
 /// `OutOfMemory` if the system has no such range.
 pub(super) fn map(bytes: u64, access: Access) -> Outcome<u64> {
-    stray::watch();
     let (protection, flags) = match access {
         Access::None => (libc::PROT_NONE, libc::MAP_NORESERVE),
         Access::Host => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_NORESERVE),

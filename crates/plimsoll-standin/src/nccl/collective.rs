@@ -4,10 +4,11 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 
-use super::{CommHandle, Message, comms, deadline, get};
+use super::{CommHandle, comms, get};
 use crate::argument::Out;
 use crate::call::calls;
 use crate::error::{Failure, Outcome};
+use crate::exchange::{Message, deadline};
 use crate::memory::recent::{self, recent};
 use crate::memory::writes::written;
 use crate::stream::{StreamHandle, kernel_on, kernel_somewhere, ran_on};

@@ -10,14 +10,14 @@ use crate::call::{calls, last_error, nothing, take_last_error};
 use crate::error::{Failure, Outcome};
 use crate::gpu::{self, Form, setup};
 use crate::lock::locked;
-use crate::{nccl, version};
+use crate::{exchange, nccl, version};
 
 calls! { Runtime:
     fn cudaGetDeviceCount(count: Out<c_int>) {
         count.put(c_int::try_from(setup().devices()).unwrap_or(c_int::MAX))
     }
     fn cudaDeviceSynchronize() {
-        nccl::wait_for_others(nccl::deadline());
+        nccl::wait_for_others(exchange::deadline());
         Ok(())
     }
     fn cudaGetDevice(device: Out<c_int>) {

@@ -3,8 +3,8 @@
 use std::ffi::c_void;
 
 use crate::argument::Out;
-use crate::call::{calls, makers, nothing, work};
-use crate::stream::{GraphHandle, streams};
+use crate::call::{calls, makers, nothing};
+use crate::stream::{GraphHandle, streams, work};
 
 calls! { Runtime:
     /// The number of nodes; their handles are not reported.

@@ -5,8 +5,8 @@ use std::ffi::{c_int, c_void};
 use crate::argument::Out;
 use crate::call::calls;
 use crate::error::Outcome;
-use crate::nccl;
 use crate::stream::{EventHandle, GraphHandle, StreamHandle, exchange_mode, is_watchdog, streams};
+use crate::{exchange, nccl};
 
 /// CUDA's capture states.
 const NOT_CAPTURED: c_int = 0;
@@ -35,7 +35,7 @@ calls! { Runtime:
         streams().settle(stream)
     }
     fn cudaStreamSynchronize(stream: StreamHandle) {
-        nccl::wait_for_others(nccl::deadline());
+        nccl::wait_for_others(exchange::deadline());
         streams().settle(stream)
     }
     fn cudaStreamWaitEvent(stream: StreamHandle, event: EventHandle, _flags: u32) {

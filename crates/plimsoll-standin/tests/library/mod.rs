@@ -1,10 +1,8 @@
 //! The shared library as C programs see it: opened by its file, functions by their names.
 
-#![allow(dead_code)] // not every file of tests needs all of it
-
 use std::ffi::{CString, c_void};
 use std::path::PathBuf;
-use std::sync::{Mutex, MutexGuard, OnceLock};
+use std::process::Command;
 
 /// Status codes of CUDA's calls.
 pub(crate) mod error {
@@ -24,21 +22,35 @@ pub(crate) fn path() -> PathBuf {
     tests.with_file_name(plimsoll_standin::place::LIBRARY)
 }
 
-/// Opens the library once, in this environment; tests that hold the guard run one after the other.
-pub(crate) fn open(environment: &[(&str, &str)]) -> MutexGuard<'static, ()> {
-    static OPEN: OnceLock<Mutex<()>> = OnceLock::new();
-    let open = OPEN.get_or_init(|| {
-        for (variable, value) in environment {
-            // SAFETY: every test begins here and waits for this; nothing else reads the environment before.
-            unsafe { std::env::set_var(variable, value) };
-        }
+/// Set in the process of one test.
+pub(crate) const ALONE: &str = "PLIMSOLL_TEST_ALONE";
+
+/// Opens the library in the process of this test. The first call starts that process, in this environment, expects the test to pass
+/// there, and returns false.
+pub(crate) fn opened(test: &str, environment: &[(&str, &str)]) -> bool {
+    if std::env::var_os(ALONE).is_some() {
         let path = CString::new(path().to_str().expect("UTF-8")).expect("no zero");
         // SAFETY: the path ends with a zero.
         let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
         assert!(!handle.is_null(), "{path:?} cannot be opened");
-        Mutex::new(())
-    });
-    open.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        return true;
+    }
+    let mut command = Command::new(std::env::current_exe().expect("a path"));
+    command.args(["--exact", test, "--nocapture"]).env(ALONE, "1").envs(environment.iter().copied());
+    let output = command.output().expect("the test can be run");
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && said.contains("1 passed"), "{said}");
+    false
+}
+
+/// The name of the test around it, as the test program knows it.
+#[macro_export]
+macro_rules! test_name {
+    () => {{
+        fn here() {}
+        let path = std::any::type_name_of_val(&here).trim_end_matches("::here");
+        path.split_once("::").expect("a crate's name").1
+    }};
 }
 
 /// The address of an exported function.
@@ -55,7 +67,7 @@ pub(crate) fn symbol(name: &str) -> *mut c_void {
 #[macro_export]
 macro_rules! c {
     ($name:ident($($argument:expr => $type:ty),* $(,)?)) => {
-        c!(@ $crate::library::symbol(stringify!($name)), $($argument => $type),*)
+        $crate::c!(@ $crate::library::symbol(stringify!($name)), $($argument => $type),*)
     };
     (@ $address:expr, $($argument:expr => $type:ty),* $(,)?) => {{
         let address: *mut std::ffi::c_void = $address;

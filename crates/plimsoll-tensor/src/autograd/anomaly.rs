@@ -15,13 +15,13 @@ thread_local! {
 /// derivative that gives a value that is not a number, naming that place. Slow: every gradient is read. As
 /// `torch.autograd.detect_anomaly`.
 pub fn detect_anomaly<T>(f: impl FnOnce() -> T) -> T {
-    struct Before(bool);
-    impl Drop for Before {
+    struct Restore(bool);
+    impl Drop for Restore {
         fn drop(&mut self) {
             ON.set(self.0);
         }
     }
-    let _before = Before(ON.replace(true));
+    let _before = Restore(ON.replace(true));
     f()
 }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use smallvec::{SmallVec, smallvec};
 
 use super::anomaly;
-use super::grad_mode::{Switched, is_grad_enabled};
+use super::grad_mode::{ModeGuard, is_grad_enabled};
 use super::plan::Plan;
 use crate::autocast_mode;
 use crate::error::{Error, Result};
@@ -52,7 +52,7 @@ impl<'a> Pass<'a> {
         keep: Keep,
         create_graph: bool,
     ) -> Result<Vec<Option<Tensor>>> {
-        let _recorded = Switched::to(create_graph);
+        let _recorded = ModeGuard::to(create_graph);
         let edges: Vec<Edge> = roots.iter().map(|(edge, _)| edge.clone()).collect();
         let mut pass = Pass {
             plan: Plan::of(&edges, targets),
@@ -186,7 +186,7 @@ fn on_its_stream(node: &Node, grads: Grads, f: impl FnOnce(Grads) -> Result<Grad
 fn derive(node: &Arc<Node>, grads: Grads, keep: Keep) -> Result<Grads> {
     let _owner = Span::layer(label::backward_of(node.layer));
     // A derivative works in the types that its operation had.
-    let _as_recorded = autocast_mode::lower().map(|_| autocast_mode::Switched::to(None));
+    let _as_recorded = autocast_mode::lower().map(|_| autocast_mode::ModeGuard::to(None));
     let derivative = node.derivative(keep)?;
     let wanted: SmallVec<[bool; 4]> = node.edges().iter().map(Option::is_some).collect();
     let mut results = derivative.backward(node, &grads, &wanted).map_err(Error::in_layer)?;

@@ -39,26 +39,26 @@ pub fn no_grad<T>(f: impl FnOnce() -> T) -> T {
 /// # Ok::<(), plimsoll_tensor::Error>(())
 /// ```
 pub fn enable_grad<T>(f: impl FnOnce() -> T) -> T {
-    let _on = Switched::to(true);
+    let _on = ModeGuard::to(true);
     f()
 }
 
 /// Recording as it was set until the guard is dropped, then as it was before.
 #[derive(Debug)]
-pub(crate) struct Switched {
+pub(crate) struct ModeGuard {
     before: bool,
     // The switch belongs to this thread, so its guard must stay here.
     _not_send: PhantomData<*const ()>,
 }
 
-impl Switched {
-    pub(crate) fn to(enabled: bool) -> Switched {
+impl ModeGuard {
+    pub(crate) fn to(enabled: bool) -> ModeGuard {
         let enabled = enabled && !inference::is_enabled();
-        Switched { before: ENABLED.replace(enabled), _not_send: PhantomData }
+        ModeGuard { before: ENABLED.replace(enabled), _not_send: PhantomData }
     }
 }
 
-impl Drop for Switched {
+impl Drop for ModeGuard {
     fn drop(&mut self) {
         ENABLED.set(self.before);
     }
@@ -91,14 +91,14 @@ pub(crate) fn is_recomputing() -> bool {
 #[must_use = "recording is on again as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct NoGrad {
-    _off: Switched,
+    _off: ModeGuard,
 }
 
 impl NoGrad {
     /// Switches recording off.
     #[allow(clippy::new_without_default, reason = "a guard is made for its effect, not for its value")]
     pub fn new() -> NoGrad {
-        NoGrad { _off: Switched::to(false) }
+        NoGrad { _off: ModeGuard::to(false) }
     }
 }
 
@@ -129,14 +129,14 @@ pub fn is_inference_mode_enabled() -> bool {
 #[must_use = "inference mode ends as soon as the guard is dropped"]
 #[derive(Debug)]
 pub struct InferenceMode {
-    _on: inference::Switched,
-    _off: Switched,
+    _on: inference::ModeGuard,
+    _off: ModeGuard,
 }
 
 impl InferenceMode {
     /// Begins inference mode.
     #[allow(clippy::new_without_default, reason = "a guard is made for its effect, not for its value")]
     pub fn new() -> InferenceMode {
-        InferenceMode { _on: inference::Switched::on(), _off: Switched::to(false) }
+        InferenceMode { _on: inference::ModeGuard::on(), _off: ModeGuard::to(false) }
     }
 }

@@ -66,7 +66,7 @@ pub fn kept_by(roots: &[&Tensor]) -> Vec<Kept> {
             }
         }
     }
-    let mut found = Found::default();
+    let mut found = FoundStorages::default();
     for node in nodes.values().rev() {
         let owner = label::text(node.layer);
         let name =
@@ -84,12 +84,12 @@ pub fn kept_by(roots: &[&Tensor]) -> Vec<Kept> {
 
 /// In the order in which it was found, and the place of each storage.
 #[derive(Default)]
-struct Found {
+struct FoundStorages {
     all: Vec<Kept>,
     places: BTreeMap<usize, usize>,
 }
 
-impl Found {
+impl FoundStorages {
     fn add(&mut self, data: &Data, through: &str) {
         let at = *self.places.entry(data.storage.id()).or_insert(self.all.len());
         if at == self.all.len() {

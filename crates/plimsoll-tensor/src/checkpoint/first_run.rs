@@ -57,19 +57,19 @@ impl FirstRun {
 
     /// Runs `f` as the function ran: with the same random numbers and under the same autocast. What the program draws
     /// afterwards is not changed by it.
-    pub(super) fn again<T>(&self, f: impl FnOnce() -> T) -> T {
+    pub(super) fn run_again<T>(&self, f: impl FnOnce() -> T) -> T {
         let random: Vec<RngState> = self.random.iter().map(|(device, _)| device.rng_state()).collect();
         self.random.iter().for_each(|(device, state)| device.set_rng_state(*state));
         let result = {
-            let _as_before = autocast_mode::Switched::to(self.autocast);
+            let _as_before = autocast_mode::ModeGuard::to(self.autocast);
             let _second = Recomputing::new();
             match &self.generator {
                 None => f(),
                 // Another one that goes on from where it stood: the program's own is not touched.
                 Some(state) => {
-                    let again = Generator::new(0);
-                    again.set_state(*state);
-                    random::with_generator(&again, f)
+                    let generator = Generator::new(0);
+                    generator.set_state(*state);
+                    random::with_generator(&generator, f)
                 }
             }
         };

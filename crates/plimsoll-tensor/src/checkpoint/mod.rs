@@ -55,7 +55,7 @@ where
     let (packs, unpacks) = (piece.clone(), piece.clone());
     let out = saved_tensors_hooks(
         move |tensor: &Tensor| Ok(packs.count(tensor)),
-        move |number: &usize| unpacks.again(*number),
+        move |number: &usize| unpacks.unpack(*number),
         || (piece.f)(&inputs.iter().map(|&input| input.clone()).collect::<Vec<_>>()),
     )?;
     Ok(out)
@@ -132,7 +132,7 @@ struct State {
     /// Shape and type of each tensor that the first run saved, in order.
     saved: Vec<(Dims, DType)>,
     /// What the second run saved and nobody has asked for yet.
-    again: BTreeMap<usize, Tensor>,
+    recomputed: BTreeMap<usize, Tensor>,
 }
 
 impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
@@ -152,13 +152,13 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
     }
 
     /// A saved tensor, which is then no longer kept here.
-    fn again(self: &Arc<Self>, number: usize) -> Result<Tensor> {
-        let found = self.state().again.remove(&number);
+    fn unpack(self: &Arc<Self>, number: usize) -> Result<Tensor> {
+        let found = self.state().recomputed.remove(&number);
         match found {
             Some(tensor) => Ok(tensor),
             None => {
                 self.recompute()?;
-                let found = self.state().again.remove(&number);
+                let found = self.state().recomputed.remove(&number);
                 found.ok_or_else(|| differs("one tensor less than the first"))
             }
         }
@@ -171,7 +171,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
         let (piece, seen) = (self.clone(), progress.clone());
         let nested =
             |_: &()| Err(Error::autograd("checkpoint", "a backward pass inside of a checkpointed function"));
-        let result = self.first.again(|| {
+        let result = self.first.run_again(|| {
             enable_grad(|| {
                 saved_tensors_hooks(
                     move |tensor: &Tensor| piece.keep(tensor, &seen),
@@ -201,7 +201,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
             return Err(stop());
         }
         let last = number + 1 == state.saved.len();
-        let old = state.again.insert(number, tensor.detach());
+        let old = state.recomputed.insert(number, tensor.detach());
         drop(state);
         drop(old);
         if last {

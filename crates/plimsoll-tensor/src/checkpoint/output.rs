@@ -124,7 +124,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync> Recompute for Output<F> {
         // With no lock held: `f` requests memory.
         let inputs = self.first.inputs()?;
         let Data { storage, layout, dtype } =
-            self.first.again(|| no_grad(|| (self.f)(&inputs)))?.data().clone();
+            self.first.run_again(|| no_grad(|| (self.f)(&inputs)))?.data().clone();
         if (&layout, dtype) != (&self.like.0, self.like.1) {
             let message = format!(
                 "when the function ran again its output was {:?} of {dtype} with strides {:?}, and {:?} of {} with strides {:?} \

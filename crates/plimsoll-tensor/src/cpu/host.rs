@@ -73,13 +73,13 @@ impl Drop for HostDriver {
 
 /// Maps `bytes` fresh zero bytes at a multiple of 2 MiB; `None` where the system has no room.
 fn map(bytes: usize) -> Option<usize> {
-    let room = bytes.checked_add(HUGE_PAGE)?;
+    let mapped_bytes = bytes.checked_add(HUGE_PAGE)?;
     // SAFETY: a new private anonymous mapping at an address of the kernel's choice touches no memory
     // that anyone has.
     let base = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
-            room,
+            mapped_bytes,
             libc::PROT_READ | libc::PROT_WRITE,
             libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
             -1,
@@ -91,7 +91,7 @@ fn map(bytes: usize) -> Option<usize> {
     }
     let start = base.expose_provenance();
     let aligned = start.next_multiple_of(HUGE_PAGE);
-    let (head, tail) = (aligned - start, room - (aligned - start) - bytes);
+    let (head, tail) = (aligned - start, mapped_bytes - (aligned - start) - bytes);
     for (at, len) in [(start, head), (aligned + bytes, tail)] {
         if len > 0 {
             // SAFETY: both ends lie inside the mapping made above and nobody has seen them yet.

@@ -47,16 +47,16 @@ impl Cpu {
     }
 }
 
-/// A view that the road made for reading.
+/// A view that dispatch made for reading.
 fn readable<'a>(view: &View<'a>) -> In<'a> {
-    // SAFETY: this back end's addresses are host memory, and the road holds the lock of the view's storage; from the
+    // SAFETY: this back end's addresses are host memory, and dispatch holds the lock of the view's storage; from the
     // queues of `testing/late.rs`, one kernel runs at a time, while the memory is mapped.
     unsafe { In::new(*view) }
 }
 
-/// A view that the road made for writing; called once for each.
+/// A view that dispatch made for writing; called once for each.
 fn writable<'a>(view: &View<'a>) -> Out<'a> {
-    // SAFETY: as in `readable`; the road holds the lock exclusively, scratch is this call's alone, and no
+    // SAFETY: as in `readable`; dispatch holds the lock exclusively, scratch is this call's alone, and no
     // storage is behind two of the views.
     unsafe { Out::new(*view) }
 }

@@ -1,86 +1,40 @@
 //! How an operator describes its work on an NVIDIA GPU: launches of kernels and matrix products, by sizes and addresses.
 //!
 //! [`Kernel::cuda`](crate::Kernel::cuda) writes them into a [`CudaCall`]; `cuda_device.rs` queues them. Nothing here needs a GPU, so
-//! a description can be looked at and its kernels compiled without one. `kernels/` has the texts, CUDA C++ without
-//! headers, after a common prelude; the files here lay out what they are called with.
+//! a description can be looked at and its kernels compiled without one. The texts are beside the files that lay
+//! out what they are called with: CUDA C++ without headers, after a common prelude (`prelude.cu`).
 //!
 //! | file | what it describes |
 //! |---|---|
 //! | `space` | operands laid beside each other, in as few dimensions as they need |
-//! | `elementwise` | an expression of each element, of any types; fills and copies |
-//! | `activation` | the gradient of an activation, with its values computed again |
-//! | `fold` | reductions that keep more than a sum: variances, norms, extremes, products |
-//! | `group_norm` | group normalization |
-//! | `recurrent` | recurrent layers, step by step |
-//! | `interpolate` | resampling of images |
-//! | `reduce` | sums over any dimensions, the place of the largest |
-//! | `clip` | many gradients together: norms, limits |
-//! | `distance` | distances of every pair of vectors |
-//! | `mask` | triangles of matrices, places and elements of a mask |
-//! | `optim` | optimizers beside those of `step` |
-//! | `row_norm` | normalizations of rows and of their sum with others, rotary embedding |
-//! | `loss` | cross entropy, likelihoods |
-//! | `pair_loss` | losses of each element and its target |
-//! | `rows` | what works on rows: softmax, losses |
-//! | `projection` | a projection to classes whose logits are never whole, and its loss |
-//! | `product` | matrix products, by cuBLASLt where it reads the strides |
-//! | `index` | rows by index, and sums of rows by index |
-//! | `batch_norm` | batch normalization, forward and backward |
-//! | `convolution` | convolution: cuDNN's, with plain kernels where that has none |
-//! | `images` | images of one to three dimensions, as those see them |
-//! | `few_classes` | products with the last few classes of a projection |
-//! | `few_filters` | the gradient of a convolution's weight of few elements |
-//! | `small_conv` | convolution of small images by tensor cores |
-//! | `small_conv_weight` | its gradient of filters |
-//! | `window` | pooling |
-//! | `remap` | elements from other places: padding, flips |
-//! | `scan` | running sums and products |
-//! | `scatter` | elements written or added at an index |
-//! | `sort` | rows in order, and places in them |
-//! | `random` | drawn values, dropout |
-//! | `step` | optimizers over all parameters |
-//! | `attention` | attention by blocks of scores |
-//! | `flash` | attention by tiles with tensor cores |
-//! | `flash_pass` | its passes |
-//! | `flash_wgmma` | how its tiles are cut on Hopper, where they are multiplied by `wgmma` |
+//! | `elementwise/` | an expression of each element, of any types; fills and copies; the gradient of an activation |
+//! | `reduce/` | sums and other reductions over any dimensions; running sums and products |
+//! | `shape/` | elements from other places: padding, flips |
+//! | `matmul/` | matrix products, by cuBLASLt where it reads the strides; distances of every pair of vectors |
+//! | `convolution/` | convolution: cuDNN's, with kernels of ours where that has none or is slower; pooling; resampling of images |
+//! | `normalization/` | normalization of rows, of batches and of groups; softmax |
+//! | `attention/` | attention by blocks of scores and by tiles with tensor cores; rotary embedding |
+//! | `loss/` | cross entropy, also of a projection whose logits are never whole; likelihoods; losses of each element and its target |
+//! | `random/` | drawn values, dropout |
+//! | `optimizer/` | optimizers over all parameters, and one parameter at a time; norms of gradients |
+//! | `indexing/` | elements read, written or added by index; triangles and masks; rows in order |
+//! | `recurrent/` | recurrent layers, step by step |
+//!
+//! The folders are the families of operators in `ops/` and of the host's kernels in `plimsoll-kernels`, too.
 
-pub(crate) mod activation;
 pub(crate) mod attention;
-pub(crate) mod batch_norm;
-pub(crate) mod clip;
 pub(crate) mod convolution;
-pub(crate) mod distance;
 pub(crate) mod elementwise;
-mod few_classes;
-mod few_filters;
-pub(crate) mod flash;
-mod flash_pass;
-mod flash_wgmma;
-pub(crate) mod fold;
-pub(crate) mod group_norm;
-pub(crate) mod images;
-pub(crate) mod index;
-pub(crate) mod interpolate;
+pub(crate) mod indexing;
 pub(crate) mod loss;
-pub(crate) mod mask;
-pub(crate) mod optim;
-pub(crate) mod pair_loss;
-pub(crate) mod product;
-pub(crate) mod projection;
+pub(crate) mod matmul;
+pub(crate) mod normalization;
+pub(crate) mod optimizer;
 pub(crate) mod random;
 pub(crate) mod recurrent;
 pub(crate) mod reduce;
-pub(crate) mod remap;
-pub(crate) mod row_norm;
-pub(crate) mod rows;
-pub(crate) mod scan;
-pub(crate) mod scatter;
-mod small_conv;
-mod small_conv_weight;
-pub(crate) mod sort;
+pub(crate) mod shape;
 mod space;
-pub(crate) mod step;
-pub(crate) mod window;
 
 pub(crate) use plimsoll_cuda::ConvolutionPass;
 pub use plimsoll_cuda::{Args, Launch, Source, Step};
@@ -93,7 +47,7 @@ use crate::layout::Layout;
 use crate::view::{self, View};
 
 /// What every kernel's text begins with: types, conversions, sums over a block.
-const PRELUDE: &str = include_str!("kernels/prelude.cu");
+const PRELUDE: &str = include_str!("prelude.cu");
 
 /// A tensor on a GPU.
 #[derive(Clone, Copy, Debug)]
@@ -274,4 +228,14 @@ pub(crate) fn threads_for(cols: usize) -> u32 {
 /// kernels go on from the end of the grid.
 pub(crate) fn blocks_for(elements: usize, block: usize, each: usize) -> usize {
     elements.div_ceil(block * each).min(1 << 20)
+}
+
+/// A text with the types that its rows are of and are computed in.
+pub(crate) fn typed(call: &CudaCall<'_>, text: &'static str, dtype: DType) -> Source {
+    call.source(text).with("A", name(dtype.accumulator())).with("T", name(dtype))
+}
+
+/// A condition in a kernel's text.
+pub(crate) fn flag(on: bool) -> &'static str {
+    if on { "1" } else { "0" }
 }

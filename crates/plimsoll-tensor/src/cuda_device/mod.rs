@@ -1,6 +1,6 @@
 //! NVIDIA GPUs as devices: what operators describe is queued on the streams of `plimsoll-cuda`.
 //!
-//! The road, the allocator and autograd are those of every other device. Here are the back end and its errors: a kernel that
+//! Dispatch, the allocator and autograd are those of every other device. Here are the back end and its errors: a kernel that
 //! finds an index out of range says so later, by operator and owner; an error of the driver after which the context is lost
 //! names the operators that may have caused it, and every later call gives it again.
 

@@ -31,7 +31,7 @@ const REMEMBERED: usize = 64;
 
 /// The error after which the context is lost.
 #[derive(Clone, Debug)]
-pub(super) struct Lost {
+pub(super) struct LostContext {
     source: CudaError,
     suspects: Vec<Cause>,
 }
@@ -54,7 +54,7 @@ pub(super) struct Shared {
     /// The causes and kinds of what kernels can find wrong, by their numbers.
     pub(super) causes: Mutex<Causes>,
     pub(super) recent: Mutex<VecDeque<Cause>>,
-    pub(super) lost: Mutex<Option<Lost>>,
+    pub(super) lost: Mutex<Option<LostContext>>,
 }
 
 impl Shared {
@@ -78,7 +78,7 @@ impl Shared {
             if self.waits {
                 suspects = vec![cause];
             }
-            return self.lost_by(lock(&self.lost).get_or_insert(Lost { source, suspects }));
+            return self.lost_by(lock(&self.lost).get_or_insert(LostContext { source, suspects }));
         }
         match source {
             CudaError::OutOfMemory { .. } => Error::Allocator {
@@ -90,7 +90,7 @@ impl Shared {
     }
 
     /// The error of a lost context, which every call gives from then on.
-    pub(super) fn lost_by(&self, Lost { source, suspects }: &Lost) -> Error {
+    pub(super) fn lost_by(&self, LostContext { source, suspects }: &LostContext) -> Error {
         let first = suspects.first().copied().unwrap_or(Cause { op: "an operator", owner: LabelId(0) });
         let names: Vec<&str> = suspects.iter().map(|cause| cause.op).collect();
         let among = match names.as_slice() {

@@ -57,7 +57,7 @@ impl<'a> Locks<'a> {
         if wanted.iter().all(|(storage, _)| storage.is_here()) {
             return Ok(());
         }
-        self.bring_back(&wanted, op)
+        self.make_resident(&wanted, op)
     }
 
     fn lock(&mut self, wanted: &Wanted<'a>) {
@@ -69,7 +69,7 @@ impl<'a> Locks<'a> {
     }
 
     #[cold]
-    fn bring_back(&mut self, wanted: &Wanted<'a>, op: &'static str) -> Result<()> {
+    fn make_resident(&mut self, wanted: &Wanted<'a>, op: &'static str) -> Result<()> {
         self.0.clear();
         let mut resident = Vec::new();
         for (storage, _) in wanted {
@@ -84,7 +84,7 @@ impl<'a> Locks<'a> {
             // A copy to or from pinned memory began meanwhile.
             self.0.clear();
             for (storage, _) in wanted {
-                storage.bring_back(op)?;
+                storage.make_resident(op)?;
             }
         }
     }

@@ -2,12 +2,12 @@
 //!
 //! A storage knows what its bytes are for (category and label, which the allocator gets) and counts
 //! in-place changes, so that a change of a tensor saved for the backward pass is noticed. It also knows where the bytes
-//! are (`room.rs`): on their device, or away, to be brought back (`moves.rs`). Its address is read under its lock
+//! are (`backing.rs`): on their device, or away, to be brought back (`moves.rs`). Its address is read under its lock
 //! only (`locks.rs`).
 
+mod backing;
 mod locks;
 mod moves;
-mod room;
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
@@ -22,10 +22,10 @@ use crate::label;
 use crate::pinned;
 use crate::stream;
 
+use backing::Backing;
+pub use backing::State;
 pub(crate) use locks::Locks;
 pub(crate) use moves::Guard;
-use room::Room;
-pub use room::State;
 
 /// A reference-counted piece of device memory. The second part is there on handles of what was computed into memory that the caller
 /// gave ([`Storage::computed`]), and on those made from them.
@@ -98,7 +98,7 @@ struct Account {
     guards: u32,
     /// The operation that changed them last.
     changed_by: &'static str,
-    room: Room<Recipe>,
+    backing: Backing<Recipe>,
     /// How they are computed again where they are saved, and the number of changes that this holds for.
     recompute: Option<Box<(Weak<dyn Recompute>, u32)>>,
 }
@@ -124,15 +124,15 @@ impl Storage {
     pub(crate) fn alloc_as(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<Storage> {
         let (allocation, stream) = request(device, bytes, op, tag)?;
         let address = allocation.addr().0;
-        Ok(Storage::new(device, bytes, address, stream, tag, Room::Device(allocation)))
+        Ok(Storage::new(device, bytes, address, stream, tag, Backing::Device(allocation)))
     }
 
     /// Allocates `bytes` of pinned memory for a tensor of the host.
     pub(crate) fn alloc_pinned(host: &Device, bytes: u64, op: &'static str) -> Result<Storage> {
         let tag = label::current(op);
         let block = pinned::Block::alloc(bytes, op, tag.label)?;
-        let (address, room) = (block.address().0, Room::pinned(block));
-        Ok(Storage::new(host, bytes, address, StreamId::default(), tag, room))
+        let (address, backing) = (block.address().0, Backing::pinned(block));
+        Ok(Storage::new(host, bytes, address, StreamId::default(), tag, backing))
     }
 
     fn new(
@@ -141,7 +141,7 @@ impl Storage {
         address: u64,
         stream: StreamId,
         tag: Tag,
-        room: Room<Recipe>,
+        backing: Backing<Recipe>,
     ) -> Storage {
         Storage(
             Arc::new(Inner {
@@ -157,7 +157,7 @@ impl Storage {
                     saved: 0,
                     guards: 0,
                     changed_by: "",
-                    room,
+                    backing,
                     recompute: None,
                 }),
                 lock: RwLock::new(()),
@@ -186,7 +186,7 @@ impl Storage {
         if on == self.stream() || self.0.used_by.swap(on.0, Ordering::Relaxed) == on.0 {
             return;
         }
-        if let Room::Device(allocation) = &self.account().room {
+        if let Backing::Device(allocation) = &self.account().backing {
             self.0.device.memory().record_stream(allocation, on);
         }
     }
@@ -247,7 +247,7 @@ impl Storage {
     fn retag_locked(&self, account: &mut Account, tag: Tag) {
         if account.tag != tag {
             account.tag = tag;
-            if let Room::Device(allocation) = &account.room {
+            if let Backing::Device(allocation) = &account.backing {
                 self.0.device.memory().retag(allocation, tag.category, tag.label);
             }
         }
@@ -305,8 +305,8 @@ fn request(device: &Device, bytes: u64, op: &'static str, tag: Tag) -> Result<(A
 impl Drop for Inner {
     fn drop(&mut self) {
         let account = self.account.get_mut().unwrap_or_else(PoisonError::into_inner);
-        let room = std::mem::replace(&mut account.room, Room::Gone);
-        room.free(&self.device);
+        let backing = std::mem::replace(&mut account.backing, Backing::Gone);
+        backing.free(&self.device);
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, PoisonError};
 
 use plimsoll_alloc::{Addr, StreamId};
 
-use super::room::{Room, State};
+use super::backing::{Backing, State};
 use super::{AWAY, Recipe, Storage, request};
 use crate::capturing;
 use crate::dtype::DType;
@@ -33,12 +33,12 @@ impl Drop for Guard {
 impl Storage {
     /// Where the bytes are.
     pub(crate) fn state(&self) -> State {
-        self.account().room.state()
+        self.account().backing.state()
     }
 
     /// Whether they are in pinned memory as a tensor of the host.
     pub(crate) fn is_pinned(&self) -> bool {
-        matches!(self.account().room, Room::Pinned { .. })
+        matches!(self.account().backing, Backing::Pinned { .. })
     }
 
     /// Where the bytes are at this moment, for a report: they may leave at the next. `Locks::address` is for use.
@@ -55,11 +55,11 @@ impl Storage {
     /// Brings the bytes back to their device, for the operation `op`, and keeps them there.
     ///
     /// # Errors
-    /// As [`Storage::bring_back`].
+    /// As [`Storage::make_resident`].
     pub(crate) fn guard(&self, op: &'static str) -> Result<Guard> {
         self.account().guards += 1;
         let guard = Guard(self.clone());
-        self.bring_back(op)?;
+        self.make_resident(op)?;
         Ok(guard)
     }
 
@@ -71,26 +71,26 @@ impl Storage {
         const OP: &str = "offload";
         let owner = {
             let account = self.account();
-            self.may_leave(account.guards, &account.room, OP)?;
-            if !matches!(account.room, Room::Device(_)) {
+            self.may_leave(account.guards, &account.backing, OP)?;
+            if !matches!(account.backing, Backing::Device(_)) {
                 return Ok(());
             }
             account.tag.label
         };
         let block = Block::alloc(self.bytes(), OP, owner)?;
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
-        let from = match self.account().room {
-            Room::Device(_) => self.0.address.load(Ordering::Relaxed),
+        let from = match self.account().backing {
+            Backing::Device(_) => self.0.address.load(Ordering::Relaxed),
             _ => return Ok(()), // another thread was first
         };
         let copied = self.copy(Addr(from), block.address(), &block)?;
         let mut account = self.account();
-        self.may_leave(account.guards, &account.room, OP)?;
-        let away = Room::Offloaded { block: Arc::new(block), copied };
-        let room = mem::replace(&mut account.room, away);
+        self.may_leave(account.guards, &account.backing, OP)?;
+        let away = Backing::Offloaded { block: Arc::new(block), copied };
+        let backing = mem::replace(&mut account.backing, away);
         self.0.address.store(AWAY, Ordering::Release);
         drop((account, writing));
-        room.free(&self.0.device);
+        backing.free(&self.0.device);
         Ok(())
     }
 
@@ -102,17 +102,17 @@ impl Storage {
     pub(crate) fn evict_with(&self, recipe: Recipe) -> Result<()> {
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
         let mut account = self.account();
-        self.may_leave(account.guards, &account.room, "evict_with")?;
-        let room = mem::replace(&mut account.room, Room::Evicted(recipe));
+        self.may_leave(account.guards, &account.backing, "evict_with")?;
+        let backing = mem::replace(&mut account.backing, Backing::Evicted(recipe));
         self.0.address.store(AWAY, Ordering::Release);
         drop((account, writing));
-        room.free(&self.0.device);
+        backing.free(&self.0.device);
         Ok(())
     }
 
-    fn may_leave(&self, guards: u32, room: &Room<Recipe>, op: &'static str) -> Result<()> {
-        let why = match room {
-            Room::Pinned { .. } => "a tensor in pinned memory is on the host already",
+    fn may_leave(&self, guards: u32, backing: &Backing<Recipe>, op: &'static str) -> Result<()> {
+        let why = match backing {
+            Backing::Pinned { .. } => "a tensor in pinned memory is on the host already",
             _ if guards > 0 => "a guard or an operation keeps the tensor on its device: drop the guard first",
             _ => return Ok(()),
         };
@@ -125,7 +125,7 @@ impl Storage {
     /// # Errors
     /// [`Error::NotResident`] with the cause: no memory, a recipe that fails; the late error of other work. They stay away
     /// then, and can be asked for again.
-    pub(super) fn bring_back(&self, op: &'static str) -> Result<()> {
+    pub(super) fn make_resident(&self, op: &'static str) -> Result<()> {
         while !self.is_here() {
             self.step_back(op).map_err(|cause| match cause {
                 // Of other work, which names itself.
@@ -147,16 +147,16 @@ impl Storage {
             Block(Arc<Block>, Arc<Event>),
             Recipe(Recipe),
         }
-        let from = match &self.account().room {
-            Room::Pinned { copies, .. } => From::Copies(copies.clone()),
-            Room::Offloaded { block, copied } => From::Block(block.clone(), copied.clone()),
-            Room::Evicted(recipe) => From::Recipe(recipe.clone()),
-            Room::Device(_) | Room::Gone => return Ok(()),
+        let from = match &self.account().backing {
+            Backing::Pinned { copies, .. } => From::Copies(copies.clone()),
+            Backing::Offloaded { block, copied } => From::Block(block.clone(), copied.clone()),
+            Backing::Evicted(recipe) => From::Recipe(recipe.clone()),
+            Backing::Device(_) | Backing::Gone => return Ok(()),
         };
         match from {
             From::Copies(copies) => self.wait_for(&copies),
             From::Block(block, copied) => self.copy_back(&block, &copied, op),
-            From::Recipe(recipe) => self.compute_again(&recipe),
+            From::Recipe(recipe) => self.recompute(&recipe),
         }
     }
 
@@ -164,7 +164,7 @@ impl Storage {
     fn wait_for(&self, copies: &[Arc<Event>]) -> Result<()> {
         copies.iter().try_for_each(|copy| copy.synchronize())?;
         let mut account = self.account();
-        if let Room::Pinned { block, copies: left } = &mut account.room {
+        if let Backing::Pinned { block, copies: left } = &mut account.backing {
             left.retain(|copy| !copies.iter().any(|done| Arc::ptr_eq(done, copy)));
             if left.is_empty() {
                 self.0.address.store(block.address().0, Ordering::Release);
@@ -181,21 +181,21 @@ impl Storage {
         let copy = on.wait_event(copied).and_then(|()| self.copy(block.address(), to, block));
         // Other streams do not wait for this one: the bytes must be there when this returns.
         let done = copy.and_then(|copied| copied.synchronize());
-        let room = Room::Device(allocation);
+        let backing = Backing::Device(allocation);
         if let Err(error) = done {
-            room.free(device);
+            backing.free(device);
             return Err(error);
         }
         self.settle(
-            room,
+            backing,
             to,
             stream,
-            |room| matches!(room, Room::Offloaded { block: there, .. } if Arc::ptr_eq(there, block)),
+            |backing| matches!(backing, Backing::Offloaded { block: there, .. } if Arc::ptr_eq(there, block)),
         );
         Ok(())
     }
 
-    fn compute_again(&self, recipe: &Recipe) -> Result<()> {
+    fn recompute(&self, recipe: &Recipe) -> Result<()> {
         let _once = Restoring::begin(self)?;
         let fresh = recipe()?;
         let (bytes, needed) = (fresh.bytes(), self.bytes());
@@ -208,28 +208,33 @@ impl Storage {
         device_synchronize(&fresh)?;
         let (stream, to) = (fresh.stream(), Addr(fresh.0.address.load(Ordering::Relaxed)));
         fresh.retag(self.tag());
-        let room = mem::replace(&mut fresh.account().room, Room::Gone);
-        self.settle(room, to, stream, |room| matches!(room, Room::Evicted(now) if Arc::ptr_eq(now, recipe)));
+        let backing = mem::replace(&mut fresh.account().backing, Backing::Gone);
+        self.settle(
+            backing,
+            to,
+            stream,
+            |backing| matches!(backing, Backing::Evicted(now) if Arc::ptr_eq(now, recipe)),
+        );
         Ok(())
     }
 
-    /// Moves into a room, where `expected` still holds of the one that it is in: another thread may have been first.
+    /// Moves to another backing, where `expected` still holds of the present one: another thread may have been first.
     fn settle(
         &self,
-        room: Room<Recipe>,
+        backing: Backing<Recipe>,
         at: Addr,
         stream: StreamId,
-        expected: impl FnOnce(&Room<Recipe>) -> bool,
+        expected: impl FnOnce(&Backing<Recipe>) -> bool,
     ) {
         let writing = self.0.lock.write().unwrap_or_else(PoisonError::into_inner);
         let mut account = self.account();
-        let old = if expected(&account.room) {
+        let old = if expected(&account.backing) {
             self.0.stream.store(stream.0, Ordering::Relaxed);
             self.0.used_by.store(stream.0, Ordering::Relaxed);
             self.0.address.store(at.0, Ordering::Release);
-            mem::replace(&mut account.room, room)
+            mem::replace(&mut account.backing, backing)
         } else {
-            room
+            backing
         };
         drop((account, writing));
         old.free(&self.0.device);
@@ -255,7 +260,7 @@ impl Storage {
     /// Notes that a stream of a device copies to or from this pinned memory: the host waits before it uses it.
     pub(crate) fn is_copied_until(&self, event: Event, on: &crate::stream::Stream) {
         let mut account = self.account();
-        if let Room::Pinned { block, copies } = &mut account.room {
+        if let Backing::Pinned { block, copies } = &mut account.backing {
             block.record_use(on);
             copies.push(Arc::new(event));
             self.0.address.store(AWAY, Ordering::Release);

@@ -14,9 +14,9 @@ pub use recorded::{check_recorded, check_second};
 use crate::autograd::{BackwardOptions, no_grad};
 use crate::cpu::CpuConfig;
 use crate::device::Device;
+use crate::dispatch::Tensors;
 use crate::dtype::{DType, Element, by_dtype};
 use crate::error::{Error, Result};
-use crate::road::Tensors;
 use crate::sim::SimConfig;
 use crate::tensor::Tensor;
 

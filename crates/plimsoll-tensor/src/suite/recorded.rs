@@ -4,9 +4,9 @@ use super::{Case, Draw, Form, draw, inputs, values};
 use crate::autograd::{GradOptions, grad};
 use crate::cpu::CpuConfig;
 use crate::device::Device;
+use crate::dispatch::Tensors;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
-use crate::road::Tensors;
 use crate::tensor::Tensor;
 
 /// How the inputs of a case depend on each other.

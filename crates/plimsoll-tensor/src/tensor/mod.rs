@@ -2,7 +2,7 @@
 //!
 //! A [`Tensor`] is a handle: cloning it copies no values, views share storage, and the last handle frees
 //! the bytes. The types of the graph are in `graph.rs`; here is what a tensor says of itself, in `node.rs` what the
-//! [`Node`] of an operation does, in `hooks.rs` what hooks do. `ops/` has how tensors are made, read and computed with, `road/` who links them, `autograd/` the way
+//! [`Node`] of an operation does, in `hooks.rs` what hooks do. `ops/` has how tensors are made, read and computed with, `dispatch/` who links them, `autograd/` the way
 //! back.
 
 mod graph;

@@ -7,7 +7,7 @@ use std::thread::{self, ThreadId};
 use plimsoll_alloc::StreamId;
 use smallvec::SmallVec;
 
-use super::lines::{Cause, Lines};
+use super::streams::{Cause, Streams};
 use crate::backend::{Backend, Replays};
 use crate::cpu::Cpu;
 use crate::error::Result;
@@ -52,10 +52,10 @@ pub(super) struct Piece {
 
 impl Piece {
     /// Queues it.
-    pub(super) fn queue(&self, lines: &Lines, host: &Arc<Cpu>, on: StreamId) -> Result<()> {
+    pub(super) fn queue(&self, streams: &Streams, host: &Arc<Cpu>, on: StreamId) -> Result<()> {
         let (queued, operands, host) =
-            (lines.queued(self.kernel.clone()), self.operands.clone(), host.clone());
-        lines.queue(on, self.cause, move || operands.run(&*queued.kernel, &host))
+            (streams.queued(self.kernel.clone()), self.operands.clone(), host.clone());
+        streams.queue(on, self.cause, move || operands.run(&*queued.kernel, &host))
     }
 }
 
@@ -107,7 +107,7 @@ impl Captures {
 
 /// Captured work.
 pub(super) struct Captured {
-    lines: Arc<Lines>,
+    streams: Arc<Streams>,
     host: Arc<Cpu>,
     on: StreamId,
     pieces: Vec<Piece>,
@@ -117,10 +117,10 @@ pub(super) struct Captured {
 }
 
 impl Captured {
-    pub(super) fn new(lines: Arc<Lines>, host: Arc<Cpu>, on: StreamId, pieces: Vec<Piece>) -> Captured {
+    pub(super) fn new(streams: Arc<Streams>, host: Arc<Cpu>, on: StreamId, pieces: Vec<Piece>) -> Captured {
         let varying = pieces.iter().enumerate().filter_map(|(at, piece)| Some((at, piece.kernel.varies()?)));
         let (varying, varies) = varying.unzip();
-        Captured { lines, host, on, pieces, varying, varies }
+        Captured { streams, host, on, pieces, varying, varies }
     }
 }
 
@@ -139,12 +139,12 @@ impl Replays for Captured {
     }
 
     fn replay(&self) -> Result<()> {
-        self.pieces.iter().try_for_each(|piece| piece.queue(&self.lines, &self.host, self.on))
+        self.pieces.iter().try_for_each(|piece| piece.queue(&self.streams, &self.host, self.on))
     }
 }
 
 impl Drop for Captured {
     fn drop(&mut self) {
-        self.lines.wait(self.lines.record(self.on));
+        self.streams.wait(self.streams.record(self.on));
     }
 }

@@ -11,11 +11,11 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::data::Data;
 use crate::device::Device;
+use crate::dispatch::{self, ExecutedOperator, Watch};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::layout::Layout;
 use crate::operator::Operator;
-use crate::road::{self, Ran, Watch};
 use crate::storage::{State, Storage, WeakStorage};
 
 /// From now on, tensors leave this device at random after each operator: some to pinned memory, others evicted, with the
@@ -40,7 +40,7 @@ pub fn evict_at_random(device: &Device, seed: u64) -> Evictions {
         offloaded: AtomicU64::new(0),
         evicted: AtomicU64::new(0),
     });
-    road::set_watch(device, evictor.clone());
+    dispatch::set_watch(device, evictor.clone());
     Evictions(evictor)
 }
 
@@ -75,10 +75,10 @@ struct Evictor {
 /// The storages that are known to be alive.
 struct Tensors {
     random: ChaCha8Rng,
-    live: Vec<Live>,
+    live: Vec<LiveStorage>,
 }
 
-struct Live {
+struct LiveStorage {
     storage: WeakStorage,
     /// How it was made, if by an operator.
     made: Option<Made>,
@@ -137,10 +137,10 @@ impl Watch for Evictor {
         Ok(())
     }
 
-    fn ran(&self, ran: &Ran<'_>) {
+    fn executed(&self, executed: &ExecutedOperator<'_>) {
         let leaving = {
             let mut tensors = self.lock();
-            tensors.meet(ran);
+            tensors.note(executed);
             let leave = tensors.random.next_u32().is_multiple_of(2);
             if leave { tensors.choose() } else { None }
         };
@@ -153,42 +153,43 @@ impl Watch for Evictor {
             let reads = ins.iter().map(|data| data.storage.id()).collect();
             self.lock().set_reads(&storage, reads);
             let device = storage.device().clone();
-            let again = move || road::run_again(&device, &made.op, &ins, made.output);
-            let left = storage.evict_with(Arc::new(again));
+            let recipe = move || dispatch::rerun(&device, &made.op, &ins, made.output);
+            let left = storage.evict_with(Arc::new(recipe));
             self.evicted.fetch_add(left.is_ok().into(), Ordering::Relaxed);
         }
     }
 }
 
-type Leaving = (Storage, Option<(Made, Vec<Data>)>);
+/// A storage that can be evicted, and how it is made again.
+type Candidate = (Storage, Option<(Made, Vec<Data>)>);
 
 impl Tensors {
     /// Adds what an operator read and made.
-    fn meet(&mut self, ran: &Ran<'_>) {
+    fn note(&mut self, executed: &ExecutedOperator<'_>) {
         self.live.retain(|live| live.storage.upgrade().is_some());
-        let known = |live: &[Live], id: usize| live.iter().any(|live| live.storage.id() == id);
-        for data in ran.ins.iter().map(|tensor| tensor.data()) {
+        let known = |live: &[LiveStorage], id: usize| live.iter().any(|live| live.storage.id() == id);
+        for data in executed.ins.iter().map(|tensor| tensor.data()) {
             if !known(&self.live, data.storage.id()) {
                 let storage = data.storage.downgrade();
-                self.live.push(Live { storage, made: None, reads: Vec::new() });
+                self.live.push(LiveStorage { storage, made: None, reads: Vec::new() });
             }
         }
         // An operator that changes its inputs would change them again.
-        let is_input = |id: usize| ran.ins.iter().any(|tensor| tensor.data().storage.id() == id);
-        let can_run_again = !ran.outs.iter().any(|out| is_input(out.data().storage.id()));
-        for (output, tensor) in ran.outs.iter().enumerate() {
+        let is_input = |id: usize| executed.ins.iter().any(|tensor| tensor.data().storage.id() == id);
+        let can_run_again = !executed.outs.iter().any(|out| is_input(out.data().storage.id()));
+        for (output, tensor) in executed.outs.iter().enumerate() {
             let storage = &tensor.data().storage;
             // Not a view, nor an input that changed.
             if !known(&self.live, storage.id()) {
-                let ins = ran.ins.iter().map(|tensor| Input::of(tensor.data())).collect();
-                let made = can_run_again.then(|| Made { op: ran.op.clone(), ins, output });
-                self.live.push(Live { storage: storage.downgrade(), made, reads: Vec::new() });
+                let ins = executed.ins.iter().map(|tensor| Input::of(tensor.data())).collect();
+                let made = can_run_again.then(|| Made { op: executed.op.clone(), ins, output });
+                self.live.push(LiveStorage { storage: storage.downgrade(), made, reads: Vec::new() });
             }
         }
     }
 
     /// A storage that leaves, and how it is computed again, if it can be.
-    fn choose(&mut self) -> Option<Leaving> {
+    fn choose(&mut self) -> Option<Candidate> {
         let chosen = self.random.next_u32() as usize % self.live.len().max(1);
         let live = self.live.get(chosen)?;
         let storage = live.storage.upgrade().filter(|storage| storage.state() == State::Resident)?;

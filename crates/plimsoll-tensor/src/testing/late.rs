@@ -10,7 +10,7 @@ use std::time::Duration;
 use plimsoll_alloc::{Addr, DeviceMemory, Driver, DriverError, EventId, LabelId, MemoryInfo, StreamId};
 
 use super::captured::{Captured, Captures, Operands, Piece};
-use super::lines::{Cause, Lines, NAME, Pauses};
+use super::streams::{Cause, NAME, Pauses, Streams};
 use crate::backend::{Backend, Queues, Replays};
 use crate::cpu::{Cpu, CpuConfig};
 use crate::device::Device;
@@ -62,20 +62,20 @@ impl Device {
 
 struct Late {
     host: Arc<Cpu>,
-    lines: Arc<Lines>,
+    streams: Arc<Streams>,
     captures: Arc<Captures>,
     records_uses: bool,
 }
 
 impl Late {
     fn new(config: LateConfig) -> Late {
-        let lines = Arc::new(Lines::new(config.seed, config.longest_delay, config.pauses));
+        let streams = Arc::new(Streams::new(config.seed, config.longest_delay, config.pauses));
         let memory = CpuConfig { capacity_bytes: config.capacity_bytes };
         let captures = Arc::new(Captures::default());
-        let (of_driver, captured) = (lines.clone(), captures.clone());
+        let (of_driver, captured) = (streams.clone(), captures.clone());
         let host =
-            Cpu::with_driver(memory, |driver| LateDriver { driver, lines: of_driver, captures: captured });
-        Late { host: Arc::new(host), lines, captures, records_uses: config.records_uses }
+            Cpu::with_driver(memory, |driver| LateDriver { driver, streams: of_driver, captures: captured });
+        Late { host: Arc::new(host), streams, captures, records_uses: config.records_uses }
     }
 
     /// Queues work for the host's memory, which stays mapped for as long.
@@ -86,13 +86,13 @@ impl Late {
         work: impl FnOnce(&Cpu) -> Result<()> + Send + 'static,
     ) -> Result<()> {
         let host = self.host.clone();
-        self.lines.queue(on, cause, move || work(&host))
+        self.streams.queue(on, cause, move || work(&host))
     }
 }
 
 impl Drop for Late {
     fn drop(&mut self) {
-        self.lines.close();
+        self.streams.close();
     }
 }
 
@@ -118,8 +118,8 @@ impl Backend for Late {
     }
 
     fn run(&self, kernel: &dyn Kernel, launch: Launch<'_>) -> Result<()> {
-        self.lines.wait_all();
-        self.lines.alone(|| self.host.run(kernel, launch))
+        self.streams.wait_all();
+        self.streams.alone(|| self.host.run(kernel, launch))
     }
 
     fn write(&self, to: View<'_>, bytes: &[u8], on: StreamId) -> Result<()> {
@@ -136,7 +136,7 @@ impl Backend for Late {
         self.queue(on, cause, move |host| {
             host.read(from.view(), &mut there.lock().unwrap_or_else(PoisonError::into_inner), on)
         })?;
-        self.lines.wait(self.lines.record(on));
+        self.streams.wait(self.streams.record(on));
         bytes.append(&mut read.lock().unwrap_or_else(PoisonError::into_inner));
         Ok(())
     }
@@ -164,11 +164,11 @@ impl Queues for Late {
         on: StreamId,
         owner: LabelId,
     ) -> Result<()> {
-        self.lines.sweep();
+        self.streams.sweep();
         let cause = Cause { op: kernel.name(), owner };
         let piece = Piece { kernel, operands: Arc::new(Operands::of(&launch)), cause };
         if let Some(piece) = self.captures.note(piece) {
-            piece.queue(&self.lines, &self.host, on)?;
+            piece.queue(&self.streams, &self.host, on)?;
         }
         Ok(())
     }
@@ -180,7 +180,7 @@ impl Queues for Late {
 
     fn end_capture(&self) -> Result<Box<dyn Replays>> {
         let (on, pieces) = self.captures.end();
-        Ok(Box::new(Captured::new(self.lines.clone(), self.host.clone(), on, pieces)))
+        Ok(Box::new(Captured::new(self.streams.clone(), self.host.clone(), on, pieces)))
     }
 
     fn abandon_capture(&self) {
@@ -188,38 +188,38 @@ impl Queues for Late {
     }
 
     fn record(&self, on: StreamId) -> Result<EventId> {
-        Ok(self.lines.record(on))
+        Ok(self.streams.record(on))
     }
 
     fn is_done(&self, event: EventId) -> Result<bool> {
-        Ok(self.lines.is_done(event))
+        Ok(self.streams.is_done(event))
     }
 
     fn wait(&self, event: EventId) -> Result<()> {
-        self.lines.wait(event);
+        self.streams.wait(event);
         Ok(())
     }
 
     fn wait_on(&self, stream: StreamId, event: EventId) -> Result<()> {
-        let (Some(line), pieces) = self.lines.of(event) else { return Ok(()) };
-        self.lines.push(stream, |_| Box::new(move || line.wait_for(pieces)))
+        let (Some(queue), pieces) = self.streams.of(event) else { return Ok(()) };
+        self.streams.push(stream, |_| Box::new(move || queue.wait_for(pieces)))
     }
 
     fn wait_all(&self) -> Result<()> {
-        self.lines.wait_all();
-        self.lines.sweep();
+        self.streams.wait_all();
+        self.streams.sweep();
         Ok(())
     }
 
     fn take_error(&self) -> Option<Error> {
-        self.lines.take_error()
+        self.streams.take_error()
     }
 }
 
 /// The host's memory with the events of the late device's streams.
 struct LateDriver<D> {
     driver: D,
-    lines: Arc<Lines>,
+    streams: Arc<Streams>,
     captures: Arc<Captures>,
 }
 
@@ -230,20 +230,20 @@ impl<D: Driver> Driver for LateDriver<D> {
 
     /// A freed block may still have work on its own stream, which ends before the memory goes: as `cudaFree`.
     fn segment_free(&mut self, addr: Addr) -> std::result::Result<(), DriverError> {
-        self.lines.wait_all();
+        self.streams.wait_all();
         self.driver.segment_free(addr)
     }
 
     fn record(&mut self, stream: StreamId) -> std::result::Result<EventId, DriverError> {
-        Ok(self.lines.record(stream))
+        Ok(self.streams.record(stream))
     }
 
     fn is_done(&mut self, event: EventId) -> std::result::Result<bool, DriverError> {
-        Ok(self.lines.is_done(event))
+        Ok(self.streams.is_done(event))
     }
 
     fn wait(&mut self, event: EventId) -> std::result::Result<(), DriverError> {
-        self.lines.wait(event);
+        self.streams.wait(event);
         Ok(())
     }
 

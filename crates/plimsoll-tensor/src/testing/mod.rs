@@ -6,9 +6,9 @@
 mod captured;
 mod evicting;
 mod late;
-mod line;
-mod lines;
+mod streams;
+mod work_queue;
 
 pub use evicting::{Evictions, evict_at_random};
 pub use late::LateConfig;
-pub use lines::Pauses;
+pub use streams::Pauses;

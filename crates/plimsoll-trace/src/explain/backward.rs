@@ -9,50 +9,18 @@
 //!
 //! In anomaly mode PyTorch records the forward stack itself (`forward_frames`).
 //!
-//! `docs/notes/0007-explain.md` has the measured accuracy.
+//! `docs/measurements/explain.md` has the measured accuracy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_alloc::Category;
 
+use super::forward_line::{ForwardLine, FoundBy};
 use super::fragmentation::DeviceAnalysis;
 use super::origin::{Activity, Name};
 use super::passes::{Pass, PassKind, Passes};
-use crate::snapshot::{Action, EventIndex, FrameId, LifeIndex, Snapshot, StackId};
+use crate::snapshot::{Action, EventIndex, LifeIndex, Snapshot, StackId};
 use crate::timeline::Life;
-
-/// A line of the forward pass.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct ForwardLine {
-    /// The user's line.
-    pub frame: FrameId,
-    /// The library line that it called, if any.
-    pub package_line: Option<FrameId>,
-    /// How the line was found.
-    pub by: FoundBy,
-}
-
-/// How a forward line was found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FoundBy {
-    /// The recording has the forward operator's stack: anomaly mode was on.
-    Recorded,
-    /// By the derivative's name, which is that of an operator of the line, at the right place in the order.
-    Operator,
-    /// By order and sizes alone.
-    Order,
-}
-
-impl FoundBy {
-    /// How sure this is, in words.
-    pub fn confidence(self) -> &'static str {
-        match self {
-            Self::Recorded => "certain",
-            Self::Operator => "likely",
-            Self::Order => "a guess",
-        }
-    }
-}
 
 /// The forward lines of requests of backward passes, by event.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

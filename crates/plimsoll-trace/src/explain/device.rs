@@ -11,7 +11,7 @@ use super::origin::Origins;
 use super::owners::{Owners, held};
 use super::passes::{PassKind, Passes};
 use super::peaks::{Peaks, Phase};
-use super::purpose::Purposes;
+use super::purposes::Purposes;
 use super::shapes::{FailedRequest, Guess};
 use super::steps::Steps;
 use crate::failure::{Cause, Failure};

@@ -9,7 +9,8 @@ use plimsoll_alloc::StreamId;
 
 use super::cached::{CachedBytes, Releasing};
 use super::origin::Origins;
-use super::purpose::{Purposes, ShownCategory};
+use super::purpose::ShownCategory;
+use super::purposes::Purposes;
 use super::state::{AllocatorState, AllocatorStates, SegmentState, Use};
 use crate::snapshot::{EventIndex, FrameId, LifeIndex, PoolIndex, SegmentType, Snapshot};
 use crate::timeline::{Memory, Timeline};

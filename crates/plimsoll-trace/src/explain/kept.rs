@@ -1,7 +1,7 @@
 //! What the program keeps beside its model: [`settle`]. Inputs, results that a variable keeps, copies of the parameters,
 //! and the weights of a program that only infers.
 //!
-//! It runs after everything else (`purpose.rs`) and takes what is still unknown, and two guesses that a block's size can
+//! It runs after everything else (`purposes.rs`) and takes what is still unknown, and two guesses that a block's size can
 //! refute. An input is created or copied by the program itself: a line outside every module calls an operator that only
 //! makes a tensor. Any other block of the forward pass that is still live when the backward pass has ended is a result:
 //! the graph has let go of it, so a variable keeps it.

@@ -18,15 +18,15 @@ use std::collections::BTreeMap;
 use plimsoll_alloc::Category;
 
 use super::origin::{Name, Origins};
-use super::purpose::Purposes;
+use super::purposes::Purposes;
 use super::steps::{Source, Steps};
 use crate::snapshot::{FrameId, LifeIndex, Snapshot, StackId};
 use crate::timeline::Timeline;
 pub use growth::Growth;
 pub use judge::Verdict;
 pub use pattern::Pattern;
-use rows::{Rows, add};
-use sawtooth::{Frees, Release};
+use rows::{Release, Rows, add};
+use sawtooth::Frees;
 
 /// What grows in one device's recording.
 #[derive(Debug, Clone, PartialEq)]

@@ -4,7 +4,7 @@
 //! A stack begins with PyTorch's allocator and ends in the interpreter. Between them are hundreds of C++ frames, the
 //! library's Python frames and, somewhere, the line that the user wrote. The innermost such line is taken.
 
-use super::backward::{ForwardLine, FoundBy};
+use super::forward_line::{ForwardLine, FoundBy};
 use crate::snapshot::{Frame, FrameId, Snapshot, StackId, TextId};
 
 /// What a stack shows.

@@ -3,9 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use super::backward::{ForwardLine, ForwardLines};
+use super::backward::ForwardLines;
+use super::forward_line::ForwardLine;
 use super::origin::{Name, Origins};
-use super::purpose::{Purposes, ShownCategory, Why};
+use super::purpose::{ShownCategory, Why};
+use super::purposes::Purposes;
 use crate::snapshot::{EventIndex, FrameId, LifeIndex};
 use crate::timeline::{Life, Timeline};
 

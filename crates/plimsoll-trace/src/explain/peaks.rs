@@ -11,7 +11,7 @@ use super::compare::{Change, ChangedLine, Comparison};
 use super::fragmentation::DeviceAnalysis;
 use super::origin::{Activity, Origins, is_library, is_package, is_python};
 use super::passes::{PassKind, Passes};
-use super::scopes::Scopes;
+use super::scopes::{Scopes, raise};
 use super::steps::Steps;
 use crate::snapshot::{Action, Frame, FrameId, Snapshot, StackId, TextId};
 use crate::timeline::{Moment, Timeline};
@@ -171,13 +171,6 @@ fn highest_of(by_pass: &[Moment; PASSES.len()]) -> Moment {
     let mut highest = Moment::default();
     by_pass.iter().filter(|moment| moment.after.is_some()).for_each(|moment| raise(&mut highest, *moment));
     highest
-}
-
-/// Keeps the higher of two moments; of equal ones, the first.
-pub(super) fn raise(peak: &mut Moment, moment: Moment) {
-    if peak.after.is_none() || moment.level.allocated_bytes > peak.level.allocated_bytes {
-        *peak = moment;
-    }
 }
 
 /// For each stack, by its id, the phase that its functions' names show.

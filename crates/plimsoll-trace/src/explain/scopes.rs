@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::peaks::raise;
 use crate::snapshot::{Annotation, Snapshot, Stage, TextId};
 use crate::timeline::Moment;
 
@@ -76,6 +75,13 @@ impl Scopes {
             began.into_iter().for_each(|began| self.leave(name, began));
         }
         self.highest
+    }
+}
+
+/// Keeps the higher of two moments; of equal ones, the first.
+pub(super) fn raise(peak: &mut Moment, moment: Moment) {
+    if peak.after.is_none() || moment.level.allocated_bytes > peak.level.allocated_bytes {
+        *peak = moment;
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Report;
 use super::devices::severity;
+use super::verdict;
 use super::words::{self, NO_LINE};
 use crate::explain::{Amount, Change, ChangedLine, Comparison, DeviceExplanation};
 use crate::snapshot::FrameId;
@@ -191,7 +192,7 @@ impl Compared<'_> {
             }
             _ => "",
         };
-        format!("{}{gap}", words::verdict(device, size))
+        format!("{}{gap}", verdict::sentence(device, size))
     }
 }
 

@@ -4,7 +4,7 @@
 use std::cmp::Reverse;
 
 use super::ranks::RankTable;
-use super::{Report, words};
+use super::{Report, verdict, words};
 use crate::explain::{DeviceExplanation, LineAcross};
 use crate::snapshot::Snapshot;
 
@@ -37,7 +37,7 @@ pub fn verdict(devices: &[DeviceExplanation], size: impl Fn(u64) -> String) -> S
             1 => String::new(),
             _ => format!("device {}: ", device.timeline.device),
         };
-        return format!("{of}{}", words::verdict(device, size));
+        return format!("{of}{}", verdict::sentence(device, size));
     }
     let allocated = |device: &DeviceExplanation| device.timeline.peak_allocated.level.allocated_bytes;
     let reserved = |device: &DeviceExplanation| device.timeline.peak_reserved.level.reserved_bytes;

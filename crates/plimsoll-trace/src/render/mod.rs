@@ -1,4 +1,4 @@
-//! An explanation for people: the sentences that text and page share ([`words`]; about two recordings,
+//! An explanation for people: the sentences that text and page share ([`words`]; the [`verdict`]; about two recordings,
 //! [`comparison`]; several [`devices`]; a job's [`ranks`]; [`phases`]; the [`ledger`]; memory [`pressure`]; what would [`help`]), those
 //! about data quality ([`quality`]), and a page for a browser ([`html`]). The program has its own text and JSON
 //! formats.
@@ -15,6 +15,7 @@ pub mod quality;
 pub mod ranks;
 pub mod remaining;
 mod shapes;
+pub mod verdict;
 pub mod words;
 
 use crate::explain::{DeviceAnalysis, DeviceExplanation, Origins};

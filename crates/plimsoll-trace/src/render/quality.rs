@@ -4,9 +4,10 @@ use std::fmt;
 
 use plimsoll_alloc::Bytes;
 
-use super::words::counted;
-use crate::explain::{DataQuality, Missing};
+use super::words::{counted, writer};
+use crate::explain::{DataQuality, DeviceExplanation, Missing};
 use crate::replay::Replay;
+use crate::snapshot::Snapshot;
 
 /// How reliable the answers are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -102,6 +103,27 @@ impl fmt::Display for Judged {
             more => write!(f, "; and {} more", more - 1),
         }
     }
+}
+
+/// The quality and the writer of a file: a line for the file, and one for each device. `file` is the name that the
+/// user gave.
+pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> Vec<String> {
+    let mut lines = vec![writer(file, snapshot)];
+    lines.extend(devices.iter().map(|device| {
+        let (quality, replay) = (device.timeline.quality, &device.replay);
+        let of =
+            if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
+        let replayed = replayed(replay);
+        let is_cut = quality.is_cut && replay.requests > 0;
+        let is_restarted = quality.is_restarted && replay.requests > 0;
+        let cut = match (is_cut, is_restarted) {
+            (true, _) => "; the ring buffer overflowed: earlier events are lost",
+            (_, true) => "; recording was restarted: earlier events are missing",
+            _ => "",
+        };
+        format!("{of}{} events; {replayed}{cut}", quality.events)
+    }));
+    lines
 }
 
 /// How exactly the requests were replayed, in words.

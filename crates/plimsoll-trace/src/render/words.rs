@@ -2,10 +2,8 @@
 
 use std::borrow::Cow;
 
-use super::failure;
-use super::quality::replayed;
 use crate::explain::leaks::{self, Course, Growth, Place, Verdict};
-use crate::explain::{BackwardBlock, Cause, DeviceExplanation, ForwardLine, Line, Purposed, ShownCategory};
+use crate::explain::{BackwardBlock, DeviceExplanation, ForwardLine, Line, Purposed, ShownCategory};
 use crate::snapshot::{FrameId, Snapshot};
 use crate::whatif::{Advice, Row, WhatIf};
 
@@ -49,44 +47,15 @@ pub fn change(bytes: i128, size: impl Fn(u64) -> String) -> String {
     format!("{sign}{}", size(u64::try_from(bytes.unsigned_abs()).unwrap_or(u64::MAX)))
 }
 
-/// What happened, and the main figure. `size` formats a number of bytes.
-pub fn verdict(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
-    let leak = leak(device, &size);
-    let Some(failure) = device.failure else {
-        if let Some(leak) = leak {
-            return format!("LEAK: {leak}");
-        }
-        let (allocated, reserved) = (device.timeline.peak_allocated, device.timeline.peak_reserved);
-        if !has_events(device) {
-            return format!(
-                "{NO_EVENTS}: whether memory ran out and what the peak was cannot be known; {} allocated, {} reserved when \
-                 the file was written",
-                size(allocated.level.allocated_bytes),
-                size(reserved.level.reserved_bytes)
-            );
-        }
-        let tight = match device.pressure.retries.len() {
-            0 => String::new(),
-            count => format!(", after retrying {}", counted(count as u64, "request")),
-        };
-        return format!(
-            "nothing failed: peak {} allocated, {} reserved{tight}",
-            size(allocated.level.allocated_bytes),
-            size(reserved.level.reserved_bytes)
-        );
-    };
-    failure::sentence(device, &failure, leak, size)
-}
-
 /// Of a device without events.
-const NO_EVENTS: &str = "no events were recorded";
+pub(super) const NO_EVENTS: &str = "no events were recorded";
 
 /// Whether the file has events of a device: without them, only the moment when it was written is known.
 pub fn has_events(device: &DeviceExplanation) -> bool {
     device.timeline.quality.events > 0
 }
 
-/// Whether the [`verdict`] is bad: memory ran out, or leaks.
+/// Whether the [`verdict`](super::verdict::sentence) is bad: memory ran out, or leaks.
 pub fn is_bad(device: &DeviceExplanation) -> bool {
     device.failure.is_some() || leaks(device)
 }
@@ -96,28 +65,8 @@ pub(super) fn leaks(device: &DeviceExplanation) -> bool {
     device.leaks.whole.verdict == Verdict::Leaking
 }
 
-/// The [`verdict`] in a few words.
-pub fn brief(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> String {
-    let leak = leak(device, &size).map(|leak| format!("LEAK: {leak}"));
-    let Some(failure) = device.failure else {
-        let calm = if has_events(device) { "nothing failed" } else { NO_EVENTS };
-        return leak.unwrap_or_else(|| calm.to_owned());
-    };
-    let cause = match failure.cause() {
-        Cause::Capacity { short_bytes } => {
-            let cause = if device.held_by_others().is_some() { "USED BY OTHERS" } else { "CAPACITY" };
-            format!(": {cause}, short by {}", size(short_bytes))
-        }
-        Cause::Fragmentation { .. } => ": FRAGMENTATION".to_owned(),
-        Cause::Limit { .. } => ": PROCESS LIMIT".to_owned(),
-        Cause::Unknown => String::new(),
-    };
-    let leak = leak.map_or_else(String::new, |leak| format!("; {leak}"));
-    format!("out of memory{cause}{leak}")
-}
-
 /// How much leaks, if something does.
-fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Option<String> {
+pub(super) fn leak(device: &DeviceExplanation, size: impl Fn(u64) -> String) -> Option<String> {
     let whole = &device.leaks.whole;
     (whole.verdict == Verdict::Leaking)
         .then(|| format!("{} ({})", rate(&whole.growth, size), whole.confidence))
@@ -323,27 +272,6 @@ pub fn writer(file: &str, snapshot: &Snapshot) -> String {
     let vendor = snapshot.vendor().map(|vendor| format!(", on {}: {}", vendor.name(), vendor.caveat()));
     let vendor = vendor.unwrap_or_default();
     format!("{file}: {}{vendor}; no code in the file was run", snapshot.written_by())
-}
-
-/// The quality and the writer of a file: a line for the file, and one for each device. `file` is the name that the
-/// user gave.
-pub fn provenance(file: &str, snapshot: &Snapshot, devices: &[DeviceExplanation]) -> Vec<String> {
-    let mut lines = vec![writer(file, snapshot)];
-    lines.extend(devices.iter().map(|device| {
-        let (quality, replay) = (device.timeline.quality, &device.replay);
-        let of =
-            if devices.len() > 1 { format!("device {}: ", device.timeline.device) } else { String::new() };
-        let replayed = replayed(replay);
-        let is_cut = quality.is_cut && replay.requests > 0;
-        let is_restarted = quality.is_restarted && replay.requests > 0;
-        let cut = match (is_cut, is_restarted) {
-            (true, _) => "; the ring buffer overflowed: earlier events are lost",
-            (_, true) => "; recording was restarted: earlier events are missing",
-            _ => "",
-        };
-        format!("{of}{} events; {replayed}{cut}", quality.events)
-    }));
-    lines
 }
 
 /// The place of a leaking line, with the library's line that it calls.

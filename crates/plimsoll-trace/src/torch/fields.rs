@@ -2,27 +2,18 @@
 
 use plimsoll_alloc::{Addr, StreamId};
 
-use super::objects::{History, List, Objects, ids_ran_out, natural, number, required, too_many_categories};
-use super::value::Value;
+use super::objects::{
+    History, Incomplete, List, Objects, ids_ran_out, natural, number, required, too_many_categories,
+};
+use super::value::{Value, wrong};
 use crate::error::Why;
 use crate::snapshot::{
     Action, Annotation, Block, BlockState, CategoryId, Event, Frame, FrameId, Fx, Key, KeySet, Kind,
     MaybeU64, PoolIndex, Segment, SegmentType, StackId, Stage, TextId,
 };
 
-/// A record that is still incomplete, because its dictionary is written in several parts.
-pub(super) struct Incomplete {
-    kind: Kind,
-    at: u32,
-    missing: KeySet,
-}
-
 /// The deepest nesting of dictionaries; a snapshot has four levels.
 const MOST_INCOMPLETE: usize = 64;
-
-pub(super) fn wrong(key: Key, expected: &'static str, found: Value) -> Why {
-    Why::WrongType { key, expected, found: found.what() }
-}
 
 fn whole(key: Key, value: Value) -> Result<u64, Why> {
     natural(value).ok_or_else(|| wrong(key, "an integer that is not negative", value))

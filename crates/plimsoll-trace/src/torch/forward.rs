@@ -5,9 +5,8 @@
 //! `  File "model.py", line 41, in forward`, then the source line. It becomes a stack like any other, linked to the
 //! record's own.
 
-use super::fields::wrong;
 use super::objects::{List, Objects, ids_ran_out};
-use super::value::Value;
+use super::value::{Value, wrong};
 use crate::error::Why;
 use crate::snapshot::{Frame, FrameId, Key, StackId, TextId};
 

@@ -10,7 +10,6 @@ use std::ops::Range;
 use hashbrown::HashMap;
 use plimsoll_alloc::PoolId;
 
-use super::fields::Incomplete;
 use super::value::{Slot, Value};
 use crate::error::Why;
 use crate::snapshot::{
@@ -39,6 +38,13 @@ pub(crate) struct Objects {
     pub(super) named_categories: HashMap<TextId, CategoryId>,
     /// The frames that texts of `forward_frames` describe.
     pub(super) forward_frames: HashMap<TextId, Option<FrameId>>,
+}
+
+/// A record that is still incomplete, because its dictionary is written in several parts.
+pub(super) struct Incomplete {
+    pub(super) kind: Kind,
+    pub(super) at: u32,
+    pub(super) missing: KeySet,
 }
 
 /// An entry of a block's history, which old files have in place of the block's own stack.

@@ -1,6 +1,7 @@
 //! A value on the reader's stack and in its memo: [`Value`], 16 bytes.
 
-use crate::snapshot::{FrameId, PoolIndex, StackId, TextId};
+use crate::error::Why;
+use crate::snapshot::{FrameId, Key, PoolIndex, StackId, TextId};
 
 /// A value while a snapshot is being read. Containers are turned into records of the snapshot as soon as
 /// their keys show what they are, so a value is a number, or the number of a record.
@@ -104,4 +105,9 @@ impl Value {
             Self::Annotation(_) => "an annotation",
         }
     }
+}
+
+/// The error for a value of another type than its key has.
+pub(super) fn wrong(key: Key, expected: &'static str, found: Value) -> Why {
+    Why::WrongType { key, expected, found: found.what() }
 }

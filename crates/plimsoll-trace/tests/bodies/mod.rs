@@ -1,5 +1,7 @@
 //! What a fuzzer asks of the reader of recordings; in the ordinary tests: `tests/hostile.rs`.
 
+pub(crate) mod snapshot;
+
 use plimsoll_trace::conformance;
 
 /// Any text is a recording that is replayed, with or without a difference, or is refused in words.

@@ -1,7 +1,5 @@
 //! The snapshots that tests read: those kept here, and those beside the repository where there are some.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use std::path::{Path, PathBuf};
 
 use plimsoll_trace::input;

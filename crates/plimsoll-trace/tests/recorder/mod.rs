@@ -1,8 +1,6 @@
 //! Random programs that run on our allocator while it is recorded, as snapshots, with what the allocator itself
 //! showed along the way.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 #[path = "../../../plimsoll-alloc/tests/programs/mod.rs"]
 mod programs;
 

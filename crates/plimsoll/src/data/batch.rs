@@ -1,9 +1,9 @@
 //! A batch in host memory: one array per field of the data set, samples along the first dimension.
 
 use plimsoll_tensor::label::{self, Category, Span};
-use plimsoll_tensor::{Device, Error, Tensor};
+use plimsoll_tensor::{Device, Tensor};
 
-use super::{DataError, Field, HostArray};
+use super::{DataError, Field, HostArray, HostField};
 
 /// What the loader yields.
 #[derive(Clone, Debug, PartialEq)]
@@ -12,15 +12,6 @@ pub struct HostBatch {
     pub samples: usize,
     /// One array per field, in the data set's order.
     pub fields: Vec<HostField>,
-}
-
-/// A named array of a batch.
-#[derive(Clone, Debug, PartialEq)]
-pub struct HostField {
-    /// The field's name, such as `images`.
-    pub name: &'static str,
-    /// Shape `[samples, ...]`.
-    pub array: HostArray,
 }
 
 impl HostBatch {
@@ -108,26 +99,5 @@ impl HostBatch {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.fields.iter().fold(0, |bytes: u64, field| bytes.saturating_add(field.array.bytes()))
-    }
-}
-
-impl HostField {
-    /// Copies the array to a device, as [`Category::Input`] with the field's name as label. Without values it
-    /// can go to a simulated device: memory is allocated, nothing is copied.
-    ///
-    /// # Errors
-    /// Out of memory; an array without values for a device that computes with them.
-    pub fn to_device(&self, device: &Device) -> plimsoll_tensor::Result<Tensor> {
-        let _owner = Span::of(Category::Input, label::intern(self.name));
-        let HostArray { dtype, shape, values } = &self.array;
-        match values.bytes() {
-            Some(bytes) => Tensor::from_bytes(bytes, *dtype, shape, device),
-            None if !device.has_values() => Tensor::empty(shape, *dtype, device),
-            None => Err(self.no_values("to_device")),
-        }
-    }
-
-    fn no_values(&self, op: &'static str) -> Error {
-        Error::Argument { op, message: format!("`{}` has a shape but no values", self.name) }
     }
 }

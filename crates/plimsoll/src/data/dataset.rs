@@ -73,7 +73,7 @@ pub struct Sample<'a> {
     batch: &'a mut [HostField],
     slot: usize,
     seed: SampleSeed,
-    room: Room,
+    shape_rule: ShapeRule,
 }
 
 /// What the seed of a sample depends on.
@@ -88,7 +88,7 @@ pub(super) struct SampleSeed {
 
 /// Whether a sample may have another shape than declared.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Room {
+enum ShapeRule {
     /// It is among others in a batch.
     Declared,
     /// It is alone.
@@ -98,12 +98,12 @@ enum Room {
 impl<'a> Sample<'a> {
     /// Slot `slot` of a batch whose arrays have samples as the first dimension.
     pub(super) const fn new(batch: &'a mut [HostField], slot: usize, seed: SampleSeed) -> Self {
-        Self { batch, slot, seed, room: Room::Declared }
+        Self { batch, slot, seed, shape_rule: ShapeRule::Declared }
     }
 
     /// The only sample of a batch of one.
     pub(super) const fn alone(batch: &'a mut [HostField], seed: SampleSeed) -> Self {
-        Self { batch, slot: 0, seed, room: Room::Any }
+        Self { batch, slot: 0, seed, shape_rule: ShapeRule::Any }
     }
 
     /// A seed for what is random in this sample, such as a crop or a flip: by the loader's seed, the epoch and the place in
@@ -122,12 +122,12 @@ impl<'a> Sample<'a> {
     /// If the data set declared no such field; without a collate function, if it declared another shape; out of host
     /// memory.
     pub fn resize(&mut self, name: &str, shape: &[usize]) -> Result<(), DataError> {
-        let room = self.room;
+        let shape_rule = self.shape_rule;
         let HostField { name, array } = self.field(name)?;
         if array.shape[1..] == *shape {
             return Ok(());
         }
-        if room == Room::Declared {
+        if shape_rule == ShapeRule::Declared {
             let declared = array.shape[1..].to_vec();
             return Err(DataError::SampleShape { name, declared, found: shape.to_vec() });
         }

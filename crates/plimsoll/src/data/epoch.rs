@@ -8,12 +8,12 @@
 //!
 //! What is made is up to a [`Source`]: `indexed.rs` for a data set by index, `iterable.rs` for one that is gone through.
 
-use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 
-use super::workers::{Team, WorkerInfo, Workers};
+use super::panicked::message_of;
+use super::workers::{ThreadPool, WorkerInfo, Workers};
 use super::{DataError, HostBatch, LoaderState};
 
 /// The batches of one epoch, in order. Made by [`DataLoader::epoch`](super::DataLoader::epoch).
@@ -22,14 +22,14 @@ use super::{DataError, HostBatch, LoaderState};
 /// making.
 pub struct Epoch {
     /// Where batches come from, in turn; those that have no more are removed.
-    lanes: Vec<Lane>,
+    queues: Vec<WorkerQueue>,
     turn: usize,
     /// Batches to come, where that is known.
     left: Option<usize>,
     position: LoaderState,
     cannot_start: Option<DataError>,
     workers: Workers,
-    team: Option<Team>,
+    pool: Option<ThreadPool>,
 }
 
 /// Makes the batches of one worker, in order; `None` after the last.
@@ -42,7 +42,7 @@ pub(super) trait Source: Send + Sync {
 }
 
 /// A worker's batches, or those of the caller's thread.
-enum Lane {
+enum WorkerQueue {
     Here(Maker),
     Thread(Receiver<Option<Result<HostBatch, DataError>>>),
 }
@@ -56,26 +56,26 @@ impl Epoch {
         left: Option<usize>,
     ) -> Self {
         let mut epoch = Self {
-            lanes: Vec::new(),
+            queues: Vec::new(),
             turn: 0,
             left,
             position,
             cannot_start: None,
             workers: workers.clone(),
-            team: None,
+            pool: None,
         };
         let count = workers.count.min(left.unwrap_or(usize::MAX));
         if count == 0 {
             let alone = workers.info(0, 1, epoch.position.epoch);
-            epoch.lanes.push(Lane::Here(caught(Arc::clone(source).maker(alone))));
+            epoch.queues.push(WorkerQueue::Here(caught(Arc::clone(source).maker(alone))));
             return epoch;
         }
-        match workers.team(count, epoch.position.epoch) {
-            Ok(team) => {
+        match workers.pool(count, epoch.position.epoch) {
+            Ok(pool) => {
                 epoch
-                    .lanes
-                    .extend((0..count).map(|id| lane(source, workers, &team, id, epoch.position.epoch)));
-                epoch.team = Some(team);
+                    .queues
+                    .extend((0..count).map(|id| queue(source, workers, &pool, id, epoch.position.epoch)));
+                epoch.pool = Some(pool);
             }
             Err(error) => epoch.cannot_start = Some(error),
         }
@@ -85,13 +85,13 @@ impl Epoch {
     /// An epoch that yields only this error.
     pub(super) fn refused(workers: &Workers, position: LoaderState, error: DataError) -> Self {
         Self {
-            lanes: Vec::new(),
+            queues: Vec::new(),
             turn: 0,
             left: None,
             position,
             cannot_start: Some(error),
             workers: workers.clone(),
-            team: None,
+            pool: None,
         }
     }
 
@@ -116,30 +116,30 @@ impl Epoch {
         }
     }
 
-    /// The next batch of the lane whose turn it is; lanes without any more are removed.
+    /// The next batch of the queue whose turn it is; queues without any more are removed.
     fn take(&mut self) -> Option<Result<HostBatch, DataError>> {
         if let Some(error) = self.cannot_start.take() {
             return Some(Err(error));
         }
-        while !self.lanes.is_empty() {
-            if let Some(batch) = self.lanes[self.turn].next() {
-                self.turn = (self.turn + 1) % self.lanes.len();
+        while !self.queues.is_empty() {
+            if let Some(batch) = self.queues[self.turn].next() {
+                self.turn = (self.turn + 1) % self.queues.len();
                 return Some(batch.map_err(|error| numbered(error, self.position.batch as usize)));
             }
-            self.lanes.remove(self.turn);
-            self.turn %= self.lanes.len().max(1);
+            self.queues.remove(self.turn);
+            self.turn %= self.queues.len().max(1);
         }
         None
     }
 
     /// Ends the work: closes every channel first, so that the threads stop together.
     fn stop(&mut self, keep: bool) {
-        self.lanes.clear();
+        self.queues.clear();
         self.left = Some(0);
-        if let Some(team) = self.team.take()
+        if let Some(pool) = self.pool.take()
             && keep
         {
-            self.workers.keep(team);
+            self.workers.keep(pool);
         }
     }
 }
@@ -178,13 +178,13 @@ impl Drop for Epoch {
     }
 }
 
-impl Lane {
+impl WorkerQueue {
     fn next(&mut self) -> Option<Result<HostBatch, DataError>> {
         match self {
-            Lane::Here(make) => make(),
+            WorkerQueue::Here(make) => make(),
             // A worker says when it has no more, and a panic is an error, so the channel closes early only if the
             // thread was ended from outside.
-            Lane::Thread(batches) => batches.recv().unwrap_or_else(|_| {
+            WorkerQueue::Thread(batches) => batches.recv().unwrap_or_else(|_| {
                 Some(Err(DataError::Panicked { batch: 0, message: "its thread ended".to_owned() }))
             }),
         }
@@ -192,12 +192,18 @@ impl Lane {
 }
 
 /// Gives a worker its work.
-fn lane(source: &Arc<dyn Source>, workers: &Workers, team: &Team, id: usize, epoch: u64) -> Lane {
+fn queue(
+    source: &Arc<dyn Source>,
+    workers: &Workers,
+    pool: &ThreadPool,
+    id: usize,
+    epoch: u64,
+) -> WorkerQueue {
     // One batch is in the worker while it waits for the channel.
     let (to, batches) = sync_channel(workers.prefetch_factor - 1);
-    let info = workers.info(id, team.len(), epoch);
+    let info = workers.info(id, pool.len(), epoch);
     let source = Arc::clone(source);
-    team.give(
+    pool.give(
         id,
         Box::new(move |ready| {
             if let Err(error) = ready {
@@ -214,7 +220,7 @@ fn lane(source: &Arc<dyn Source>, workers: &Workers, team: &Team, id: usize, epo
             }
         }),
     );
-    Lane::Thread(batches)
+    WorkerQueue::Thread(batches)
 }
 
 /// Makes a panic of the data set an error, in the caller's thread as in a worker, so that the number of workers changes
@@ -234,9 +240,4 @@ fn numbered(mut error: DataError, number: usize) -> DataError {
         *batch = number;
     }
     error
-}
-
-pub(super) fn message_of(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no message").to_owned()
 }

@@ -84,7 +84,7 @@ impl ImageFolder {
         let (mut classes, mut files, mut others) = (Vec::new(), Vec::new(), 0);
         let mut skipped = Vec::new();
         for (label, folder) in folders.iter().enumerate() {
-            let found = Found::below(folder)?;
+            let found = ClassFiles::below(folder)?;
             let (whole, broken) = match options.damaged {
                 Damaged::Error => (found.images, Vec::new()),
                 Damaged::Skip => {
@@ -177,12 +177,12 @@ impl Dataset for ImageFolder {
 }
 
 /// The files of a class.
-struct Found {
+struct ClassFiles {
     images: Vec<PathBuf>,
     others: usize,
 }
 
-impl Found {
+impl ClassFiles {
     /// All files below a folder: folders in the order of their paths, files in the order of their names, as torchvision.
     fn below(folder: &Path) -> Result<Self, DataError> {
         let mut found = Self { images: Vec::new(), others: 0 };

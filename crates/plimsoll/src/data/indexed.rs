@@ -11,7 +11,7 @@ use super::{DataError, Dataset, Field, HostBatch, Sample};
 
 /// Whether batches get values or only shapes.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Making {
+pub(super) enum BatchContent {
     Values,
     Shapes,
 }
@@ -24,11 +24,11 @@ pub(super) struct Plan {
     pub(super) first: usize,
     /// One past the last batch.
     pub(super) end: usize,
-    pub(super) making: Making,
+    pub(super) making: BatchContent,
     pub(super) collate: Option<Arc<Collate>>,
     pub(super) seed: u64,
     pub(super) epoch: u64,
-    pub(super) spares: Arc<Spares>,
+    pub(super) spares: Arc<SpareBatches>,
 }
 
 impl Source for Plan {
@@ -44,7 +44,7 @@ impl Plan {
         if samples == 0 {
             return Err(DataError::BatchSize);
         }
-        if let Making::Shapes = self.making {
+        if let BatchContent::Shapes = self.making {
             return Ok(HostBatch::absent(samples, &self.fields));
         }
         if let Some(collate) = self.collate.as_deref() {
@@ -85,9 +85,9 @@ impl Plan {
 
 /// Recycled batches, whose memory is reused.
 #[derive(Default)]
-pub(super) struct Spares(Mutex<Vec<HostBatch>>);
+pub(super) struct SpareBatches(Mutex<Vec<HostBatch>>);
 
-impl Spares {
+impl SpareBatches {
     /// Keeps a batch, if it is from this loader and fewer than `most` are kept.
     pub(super) fn put(&self, batch: HostBatch, fields: &[Field], most: usize) {
         let ours = batch.fields.len() == fields.len()

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::collate::Collate;
 use super::epoch::Source;
-use super::indexed::{Making, Plan, Spares};
+use super::indexed::{BatchContent, Plan, SpareBatches};
 use super::sampler::Batches;
 use super::state::checksum;
 use super::workers::{WorkerInfo, Workers};
@@ -37,9 +37,9 @@ pub struct DataLoader {
     fields: Arc<[Field]>,
     batching: Batching,
     collate: Option<Arc<Collate>>,
-    making: Making,
+    making: BatchContent,
     workers: Workers,
-    spares: Arc<Spares>,
+    spares: Arc<SpareBatches>,
 }
 
 /// How samples become batches.
@@ -81,7 +81,7 @@ impl DataLoader {
             dataset,
             batching,
             collate: None,
-            making: Making::Values,
+            making: BatchContent::Values,
             workers: Workers::none(),
             spares: Arc::default(),
         }
@@ -169,7 +169,7 @@ impl DataLoader {
     /// Yields batches of the same shapes and byte counts without values: no sample is read, no thread started.
     #[must_use]
     pub fn shapes_only(mut self) -> Self {
-        self.making = Making::Shapes;
+        self.making = BatchContent::Shapes;
         self
     }
 
@@ -210,8 +210,10 @@ impl DataLoader {
     #[must_use]
     pub fn buffer_bytes(&self) -> u64 {
         match self.making {
-            Making::Shapes => 0,
-            Making::Values => (self.ahead() as u64).saturating_add(1).saturating_mul(self.batch_bytes()),
+            BatchContent::Shapes => 0,
+            BatchContent::Values => {
+                (self.ahead() as u64).saturating_add(1).saturating_mul(self.batch_bytes())
+            }
         }
     }
 
@@ -241,11 +243,11 @@ impl DataLoader {
     fn batches(&self, epoch: u64) -> Result<Batches, DataError> {
         match (&self.batching, self.making) {
             (Batching::Given(sampler), _) => sampler.batches(epoch).map(Batches::Given),
-            (Batching::Even { sampler, size, .. }, Making::Values) => {
+            (Batching::Even { sampler, size, .. }, BatchContent::Values) => {
                 Ok(Batches::Even { order: sampler.order(epoch)?, size: *size })
             }
             // Shapes need no order.
-            (Batching::Even { sampler, size, .. }, Making::Shapes) => {
+            (Batching::Even { sampler, size, .. }, BatchContent::Shapes) => {
                 Ok(Batches::Even { order: Order::sequential(sampler.len()), size: *size })
             }
         }
@@ -268,8 +270,8 @@ impl DataLoader {
             spares: Arc::clone(&self.spares),
         };
         let workers = match self.making {
-            Making::Shapes => Workers { count: 0, ..self.workers.clone() },
-            Making::Values => self.workers.clone(),
+            BatchContent::Shapes => Workers { count: 0, ..self.workers.clone() },
+            BatchContent::Values => self.workers.clone(),
         };
         let source: Arc<dyn Source> = Arc::new(plan);
         Epoch::start(&source, &workers, position, Some(end - first))

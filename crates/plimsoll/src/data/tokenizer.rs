@@ -8,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::epoch::message_of;
 use super::error::TextError;
+use super::panicked::message_of;
 use super::{DataError, Tokens};
 
 /// Whether tokens such as `[CLS]` and `<|endoftext|>`, which are no part of the text, are there.

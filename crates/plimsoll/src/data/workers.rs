@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use super::DataError;
-use super::epoch::message_of;
+use super::panicked::message_of;
 use super::random::{Purpose, Stream};
 
 /// Which worker it is. As PyTorch: `torch.utils.data.get_worker_info()`.
@@ -34,7 +34,7 @@ pub(super) struct Workers {
     pub(super) seed: u64,
     pub(super) init: Option<Init>,
     /// Where threads are kept between epochs, if they are.
-    pub(super) kept: Option<Arc<Mutex<Option<Team>>>>,
+    pub(super) kept: Option<Arc<Mutex<Option<ThreadPool>>>>,
 }
 
 impl Workers {
@@ -48,49 +48,49 @@ impl Workers {
     }
 
     /// The threads that were kept, if they are as many, or new ones.
-    pub(super) fn team(&self, count: usize, epoch: u64) -> Result<Team, DataError> {
+    pub(super) fn pool(&self, count: usize, epoch: u64) -> Result<ThreadPool, DataError> {
         let kept = self.kept.as_ref().and_then(|kept| lock(kept).take());
-        match kept.filter(|team| team.len() == count) {
-            Some(team) => Ok(team),
-            None => Team::start(self, count, epoch),
+        match kept.filter(|pool| pool.len() == count) {
+            Some(pool) => Ok(pool),
+            None => ThreadPool::start(self, count, epoch),
         }
     }
 
     /// Keeps threads for the next epoch, if that is wanted; ends them otherwise.
-    pub(super) fn keep(&self, team: Team) {
+    pub(super) fn keep(&self, pool: ThreadPool) {
         let replaced = match &self.kept {
-            Some(kept) => lock(kept).replace(team),
-            None => Some(team),
+            Some(kept) => lock(kept).replace(pool),
+            None => Some(pool),
         };
         // Not while locked: this waits for the threads.
         drop(replaced);
     }
 }
 
-fn lock(kept: &Mutex<Option<Team>>) -> std::sync::MutexGuard<'_, Option<Team>> {
+fn lock(kept: &Mutex<Option<ThreadPool>>) -> std::sync::MutexGuard<'_, Option<ThreadPool>> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One worker's part of an epoch; it is given the error of the thread's start, if there was one.
 pub(super) type Job = Box<dyn FnOnce(Result<(), DataError>) + Send>;
 
-/// Threads that run jobs, each its own in order. Dropping the team joins them.
-pub(super) struct Team(Vec<Member>);
+/// Threads that run jobs, each its own in order. Dropping the pool joins them.
+pub(super) struct ThreadPool(Vec<PoolThread>);
 
-struct Member {
+struct PoolThread {
     jobs: Sender<Job>,
     thread: JoinHandle<()>,
 }
 
-impl Team {
+impl ThreadPool {
     fn start(workers: &Workers, count: usize, epoch: u64) -> Result<Self, DataError> {
-        let mut team = Self(Vec::with_capacity(count));
+        let mut pool = Self(Vec::with_capacity(count));
         for worker in 0..count {
             let info = workers.info(worker, count, epoch);
-            let member = Member::start(info, workers.init.clone());
-            team.0.push(member.map_err(|source| DataError::Worker { worker, source })?);
+            let member = PoolThread::start(info, workers.init.clone());
+            pool.0.push(member.map_err(|source| DataError::Worker { worker, source })?);
         }
-        Ok(team)
+        Ok(pool)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -103,7 +103,7 @@ impl Team {
     }
 }
 
-impl Drop for Team {
+impl Drop for ThreadPool {
     fn drop(&mut self) {
         let (jobs, threads): (Vec<_>, Vec<_>) =
             self.0.drain(..).map(|member| (member.jobs, member.thread)).unzip();
@@ -115,7 +115,7 @@ impl Drop for Team {
     }
 }
 
-impl Member {
+impl PoolThread {
     fn start(info: WorkerInfo, init: Option<Init>) -> io::Result<Self> {
         let (jobs, work) = channel::<Job>();
         let run = move || {

@@ -325,13 +325,13 @@ impl Module for Block {
             y = self.between(&self.bn2, conv3, &y)?;
             last = bn3;
         }
-        let again = self.recomputes_output;
+        let recomputes = self.recomputes_output;
         let residual = match &self.downsample {
             None => x.clone(),
-            Some(downsample) if again => downsample.forward_recomputed(x)?,
+            Some(downsample) if recomputes => downsample.forward_recomputed(x)?,
             Some(downsample) => downsample.forward(x)?,
         };
-        match again {
+        match recomputes {
             true => last.forward_add_relu_recomputed(&y, &residual),
             false => last.forward_add_relu(&y, &residual),
         }

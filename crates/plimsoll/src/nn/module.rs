@@ -283,7 +283,14 @@ pub trait Module: Any + Send + Sync {
 
     /// Parameters, buffers and bytes of each module: a table where it is displayed.
     fn summary(&self) -> Summary {
-        Summary::of(self)
+        let mut own = Members::default();
+        self.members(&mut own);
+        let modules = self.named_modules().into_iter().map(|(name, module)| {
+            let mut members = Members::default();
+            module.members(&mut members);
+            (name, module.kind(), members)
+        });
+        Summary::of(self.kind(), own, modules)
     }
 }
 

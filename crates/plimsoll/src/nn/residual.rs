@@ -71,13 +71,13 @@ impl ResidualStream {
 
     /// The stream normalized, in the type in which products read it. Products that keep it keep how to compute it.
     pub(crate) fn normalized<N: RowNorm>(&mut self, norm: &N) -> Result<Tensor> {
-        let again = norm.clone();
-        let again = move |x: &[Tensor]| autocast::lower(&again.forward(&x[0])?);
+        let recomputed = norm.clone();
+        let recomputed = move |x: &[Tensor]| autocast::lower(&recomputed.forward(&x[0])?);
         match self.part_to_fuse(norm)? {
-            None => recompute_output(again, &[&self.sum]),
+            None => recompute_output(recomputed, &[&self.sum]),
             Some(part) => {
                 let normal = autocast::lower(&self.add_and_normalize(part, norm)?)?;
-                normal.recompute_with(again, &[&self.sum])?;
+                normal.recompute_with(recomputed, &[&self.sum])?;
                 Ok(normal)
             }
         }

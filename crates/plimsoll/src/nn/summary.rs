@@ -5,7 +5,6 @@ use std::fmt;
 
 use plimsoll_tensor::{Bytes, Tensor};
 
-use super::Module;
 use super::member::{Member, Members};
 
 /// Parameters, buffers and bytes of each module that has some, and of the whole model. A tied parameter counts where it
@@ -68,18 +67,19 @@ impl Row {
 }
 
 impl Summary {
-    pub(super) fn of<M: Module + ?Sized>(model: &M) -> Summary {
+    /// Of a model of this kind with these members, and of the modules inside it: name, kind and members of each.
+    pub(super) fn of<'a>(
+        kind: &'static str,
+        own: Members<'a>,
+        modules: impl IntoIterator<Item = (String, &'static str, Members<'a>)>,
+    ) -> Summary {
         let mut seen = BTreeSet::new();
         let mut rows = Vec::new();
-        let mut own = Members::default();
-        model.members(&mut own);
-        rows.extend(row(String::new(), model.kind(), own, &mut seen).filter(|row| row.bytes > 0));
-        for (name, module) in model.named_modules() {
-            let mut members = Members::default();
-            module.members(&mut members);
-            rows.extend(row(name, module.kind(), members, &mut seen));
+        rows.extend(row(String::new(), kind, own, &mut seen).filter(|row| row.bytes > 0));
+        for (name, kind, members) in modules {
+            rows.extend(row(name, kind, members, &mut seen));
         }
-        let mut total = Row { name: "total".to_owned(), kind: model.kind(), ..Row::default() };
+        let mut total = Row { name: "total".to_owned(), kind, ..Row::default() };
         for row in &rows {
             total.parameters += row.parameters;
             total.trained += row.trained;

@@ -6,7 +6,7 @@ use plimsoll_tensor::{Error, HookHandle, Result, Tensor};
 
 use super::Optimizer;
 use super::algorithm::Algorithm;
-use super::groups::OptimizerOf;
+use super::optimizer_of::OptimizerOf;
 
 /// Steps each of these parameters in the backward pass, as soon as its gradient is whole, and drops the gradient: at no time
 /// are there the gradients of all parameters. There is then no `step` and no `zero_grad` to call. As the hooks of PyTorch's

@@ -5,7 +5,7 @@ use plimsoll_tensor::op::{LionStep, Rule};
 use serde::{Deserialize, Serialize};
 
 use super::algorithm::{Algorithm, StateTensor, require_betas, require_not_negative};
-use super::groups::OptimizerOf;
+use super::optimizer_of::OptimizerOf;
 
 /// The settings of [`Lion`], with its authors' defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

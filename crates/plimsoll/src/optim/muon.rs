@@ -5,7 +5,7 @@ use plimsoll_tensor::{Error, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
 use super::algorithm::{Algorithm, StateTensor, require, require_not_negative};
-use super::groups::OptimizerOf;
+use super::optimizer_of::OptimizerOf;
 
 /// How the learning rate depends on a matrix' shape: PyTorch's `adjust_lr_fn`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

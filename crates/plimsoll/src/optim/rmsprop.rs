@@ -5,7 +5,7 @@ use plimsoll_tensor::op::{RmsPropStep, Rule};
 use serde::{Deserialize, Serialize};
 
 use super::algorithm::{Algorithm, StateTensor, require_not_negative};
-use super::groups::OptimizerOf;
+use super::optimizer_of::OptimizerOf;
 
 /// The settings of [`RmsProp`], with PyTorch's defaults.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@ use plimsoll_tensor::{DType, Error, Result, Tensor};
 use serde_json::{Map, Value};
 
 use super::algorithm::{Algorithm, StateTensor};
-use super::groups::{OptimizerOf, ParamGroup, State, allocate};
+use super::groups::{ParamGroup, State, allocate};
 
 /// What an optimizer keeps between steps. As `torch.optim.Optimizer.state_dict()`.
 ///
@@ -50,10 +50,10 @@ pub struct GroupState {
     pub params: Vec<usize>,
 }
 
-pub(super) fn save<O: Algorithm>(optimizer: &OptimizerOf<O>) -> OptimizerState {
+pub(super) fn save<O: Algorithm>(groups: &[ParamGroup<O>]) -> OptimizerState {
     let mut saved = OptimizerState::default();
     let mut number = 0;
-    for group in &optimizer.param_groups {
+    for group in groups {
         let first = number;
         for state in &group.states {
             if state.steps > 0 || !state.tensors.is_empty() {
@@ -143,13 +143,13 @@ fn copied<O: Algorithm>(
     Ok(state)
 }
 
-pub(super) fn load<O: Algorithm>(optimizer: &mut OptimizerOf<O>, saved: &OptimizerState) -> Result<()> {
-    let (here, there) = (optimizer.param_groups.len(), saved.param_groups.len());
+pub(super) fn load<O: Algorithm>(groups: &mut [ParamGroup<O>], saved: &OptimizerState) -> Result<()> {
+    let (here, there) = (groups.len(), saved.param_groups.len());
     if here != there {
         return Err(wrong::<O>(&format!("{there} parameter groups were saved, here are {here}")));
     }
     let mut loaded = Vec::new();
-    for (at, (group, saved_group)) in optimizer.param_groups.iter().zip(&saved.param_groups).enumerate() {
+    for (at, (group, saved_group)) in groups.iter().zip(&saved.param_groups).enumerate() {
         let (here, there) = (group.parameters.len(), saved_group.params.len());
         if here != there {
             return Err(wrong::<O>(&format!(
@@ -170,7 +170,7 @@ pub(super) fn load<O: Algorithm>(optimizer: &mut OptimizerOf<O>, saved: &Optimiz
         let states = states.collect::<Result<Vec<State>>>()?;
         loaded.push((options, states, saved_group.options.get("initial_lr").and_then(Value::as_f64)));
     }
-    for (group, (options, states, initial_lr)) in optimizer.param_groups.iter_mut().zip(loaded) {
+    for (group, (options, states, initial_lr)) in groups.iter_mut().zip(loaded) {
         (group.options, group.states, group.initial_lr) = (options, states, initial_lr);
     }
     Ok(())

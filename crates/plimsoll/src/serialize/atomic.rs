@@ -1,4 +1,4 @@
-//! Files that are replaced whole or not at all: [`write`](self::write()), then [`Written::take_its_place`]; several of them after all
+//! Files that are replaced whole or not at all: [`write`](self::write()), then [`Written::replace_target`]; several of them after all
 //! are written.
 //!
 //! What is written goes to a file of another name in the same folder, is brought to the disk, and takes the old file's
@@ -71,7 +71,7 @@ fn remove_abandoned(path: &Path, name: &OsStr) {
 
 impl Written {
     /// Replaces the file of its name.
-    pub(super) fn take_its_place(self) -> Result<(), SerializeError> {
+    pub(super) fn replace_target(self) -> Result<(), SerializeError> {
         let replaced = fs::rename(&self.partial, &self.path).and_then(|()| sync_folder(&self.path));
         replaced.map_err(|source| failed(&self.path, source))
     }

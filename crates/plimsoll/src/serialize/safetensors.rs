@@ -130,7 +130,7 @@ pub(super) fn save_as<'a>(
     texts: BTreeMap<String, String>,
     path: &Path,
 ) -> Result<(), SerializeError> {
-    write_as(tensors, texts, path)?.take_its_place()
+    write_as(tensors, texts, path)?.replace_target()
 }
 
 /// The same, but the file does not take its place yet.

@@ -76,7 +76,7 @@ pub fn save_sharded(
     })?);
     // The old index must not lead to new shards.
     remove(&path)?;
-    written.into_iter().try_for_each(Written::take_its_place)?;
+    written.into_iter().try_for_each(Written::replace_target)?;
     remove(&folder.join(WHOLE))
 }
 

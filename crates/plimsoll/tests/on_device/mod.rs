@@ -1,7 +1,5 @@
 //! The device that a test's program runs on.
 
-#![allow(dead_code, reason = "each test uses a part")]
-
 use plimsoll::{CpuConfig, Device, allow_tf32_in_convolutions};
 
 /// The CPU; or, where `PLIMSOLL_TEST_DEVICE=cuda:N` is set, that GPU, which then computes convolutions in 32 bits, as PyTorch's results

@@ -4,7 +4,7 @@ use plimsoll::nn::{Embedding, LSTM, LayerNorm, Linear, Module, PackedSequence, R
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, clip_grad_norm_};
 use plimsoll::{CrossEntropyOptions, Result, Tensor, members};
 
-use crate::fill;
+use super::fill;
 
 struct CharLstm {
     embed: Embedding,

@@ -5,7 +5,7 @@ use plimsoll::nn::{Conv2d, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use plimsoll::{Result, Tensor, members};
 
-use crate::{fill, tensor};
+use super::{fill, tensor};
 
 fn sigmoid_focal_loss(logits: &Tensor, targets: &Tensor, alpha: f64, gamma: f64) -> Result<Tensor> {
     let p = logits.sigmoid()?;

@@ -4,7 +4,7 @@ use plimsoll::nn::{Conv1d, Conv2d, GroupNorm, Linear, Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
 use plimsoll::{DType, InterpolateMode, ResizeTo, Result, Tensor, members, no_grad};
 
-use crate::{fill, tensor};
+use super::{fill, tensor};
 
 struct ResBlock {
     norm1: GroupNorm,

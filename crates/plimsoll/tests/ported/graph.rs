@@ -5,7 +5,7 @@ use plimsoll::nn::{Init, Linear, Module, Parameter, Scope};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
 use plimsoll::{Result, ScatterReduction, Tensor, members};
 
-use crate::{fill, tensor};
+use super::{fill, tensor};
 
 struct GraphAttention {
     heads: usize,

@@ -6,7 +6,7 @@ use plimsoll::nn::{Conv2d, GroupNorm, Linear, Module, Scope};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_norm_};
 use plimsoll::{CrossEntropyOptions, DType, MaxPool2dOptions, Result, Tensor, members};
 
-use crate::{fill, tensor};
+use super::{fill, tensor};
 
 struct Net {
     conv: Conv2d,

@@ -5,7 +5,7 @@ use plimsoll::optim::lr_scheduler::{OneCycleLr, Scheduler};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{AttentionOptions, Result, Tensor, WindowOptions, members};
 
-use crate::{fill, tensor};
+use super::{fill, tensor};
 
 struct Masked {
     embed: Conv2d,

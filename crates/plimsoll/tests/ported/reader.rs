@@ -6,7 +6,7 @@ use plimsoll::nn::{Conv2d, GRU, Linear, Module, RecurrentOptions, Scope};
 use plimsoll::optim::{Optimizer, RmsProp, RmsPropOptions, clip_grad_norm_};
 use plimsoll::{GridPadding, GridSampleOptions, MaxPool2dOptions, Result, Tensor, members};
 
-use crate::{fill, tensor};
+use super::{fill, tensor};
 
 struct Reader {
     place: Linear,

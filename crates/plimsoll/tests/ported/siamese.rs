@@ -5,7 +5,7 @@ use plimsoll::optim::lr_scheduler::{Scheduler, StepLr};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use plimsoll::{MaxPool2dOptions, Result, Tensor, members};
 
-use crate::{fill, tensor};
+use super::{fill, tensor};
 
 struct Siamese {
     conv1: Conv2d,

@@ -8,7 +8,7 @@ use plimsoll::nn::{
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
 use plimsoll::{Result, Tensor, members, no_grad};
 
-use crate::{fill, tensor};
+use super::{fill, tensor};
 
 struct Judge {
     conv1: SpectralNorm<Conv2d>,

@@ -5,7 +5,7 @@ use plimsoll::optim::lr_scheduler::{LambdaLr, Scheduler};
 use plimsoll::optim::{AdamW, AdamWOptions, Optimizer, clip_grad_value_};
 use plimsoll::{CrossEntropyOptions, Result, Tensor, members};
 
-use crate::fill;
+use super::fill;
 
 struct Translator {
     embed: Embedding,

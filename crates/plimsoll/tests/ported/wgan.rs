@@ -7,7 +7,7 @@ use plimsoll::nn::{
 use plimsoll::optim::{Adam, AdamOptions, Optimizer};
 use plimsoll::{Result, Tensor, members};
 
-use crate::{fill, tensor};
+use super::{fill, tensor};
 
 struct Critic {
     conv1: Conv2d,

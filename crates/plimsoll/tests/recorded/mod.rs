@@ -4,7 +4,6 @@ use plimsoll::{Device, Tensor};
 use serde_json::Value;
 
 /// The whole table.
-#[allow(dead_code, reason = "not every test that includes this file asks for it")]
 pub(crate) fn table() -> Value {
     serde_json::from_str(include_str!("../fixtures/pytorch.json")).unwrap()
 }
@@ -18,7 +17,6 @@ pub(crate) fn tensor(recorded: &Value, device: &Device) -> Tensor {
 
 /// Fails unless the tensor is PyTorch's. Both round each step to 24 bits and add in different orders; the
 /// differences grow over the steps of a training run, and stay below 2e-5 of the largest value here.
-#[allow(dead_code, reason = "not every test that includes this file asks for it")]
 pub(crate) fn assert_near(what: &str, got: &Tensor, recorded: &Value) {
     assert_within(what, got, recorded, 2e-5);
 }

@@ -1,8 +1,8 @@
 //! Three training steps of small models from start values that a formula gives, beside PyTorch's: `fixtures/models.json` and
 //! `fixtures/vision.json`. On any device: the tests run them on the host, `examples/check_models.rs` on a GPU.
 
+#![allow(dead_code, reason = "an example uses the other part")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
-#![allow(dead_code, reason = "each program uses a part of it")]
 
 pub(crate) mod torchvision;
 pub(crate) mod transformers;

@@ -1,7 +1,5 @@
 //! Small models and batches that several tests train.
 
-#![allow(dead_code, reason = "not every test that includes this file uses all of it")]
-
 use plimsoll::label::{self, Span};
 use plimsoll::nn::{Conv2d, Flatten, Linear, MaxPool2d, ReLU, Scope, Sequential};
 use plimsoll::{Category, CpuConfig, Device, SimConfig, Tensor};

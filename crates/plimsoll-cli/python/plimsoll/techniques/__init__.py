@@ -1,14 +1,21 @@
-# Techniques that make a PyTorch program use less memory, applied from outside to an unmodified program.
-#
-# `install(torch)` patches PyTorch once, after its import, without an effect. `activate(wanted, host)` switches techniques on:
-# `wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in a file of its own:
-#
-#   name       the name in `--with`
-#   around     called around the outermost module call of a training step (roots.py), if it is a method
-#   first      called before the first such call of a module
-#   report     what it did, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
-#
-# A technique that cannot be applied calls `refuse` with the reason, and the host ends the program; so it does where one raises.
+"""Techniques that make a PyTorch program use less memory, applied from outside to an unmodified program.
+
+`install(torch)` patches PyTorch once, after its import, without an effect. `activate(wanted, host)` switches
+techniques on: `wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in a
+file of its own:
+
+    name       the name in `--with`
+    around     called around the outermost module call of a training step (roots.py), if it is a method
+    first      called before the first such call of a module
+    report     what it did, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
+
+A technique that cannot be applied calls `refuse` with the reason, and the host ends the program; so it does where one
+raises.
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 from . import context
 from .accumulate import Accumulate
@@ -24,6 +31,7 @@ from .fsdp import Fsdp
 from .memory_budget import MemoryBudget
 from .no_compile import NoCompile
 from .offload import Offload
+from .offload_optimizer import OffloadOptimizer
 from .optimizers import Fused, NoForeach
 from .split import Split
 from .step_in_backward import StepInBackward
@@ -38,6 +46,7 @@ ALL = (
     NoForeach,
     Fused,
     Adam8bit,
+    OffloadOptimizer,
     StepInBackward,
     Fsdp,
     Compile,
@@ -51,15 +60,16 @@ ALL = (
 )
 
 
-def install(torch):
+def install(torch: Any) -> None:
+    """Patches PyTorch, without an effect until a technique is active."""
     from . import observers, roots
 
     observers.install(torch)
     roots.install(torch)
 
 
-def activate(wanted, host):
-    # Switches techniques on: a dictionary from names to values.
+def activate(wanted: dict[str, Any], host: Any) -> None:
+    """Switches techniques on: a dictionary from names to values."""
     context.host = host
     for kind in ALL:
         if kind.name in wanted:
@@ -70,14 +80,15 @@ def activate(wanted, host):
                 begin()
 
 
-def trains():
-    # Whether this process called a module in training, or has an optimizer.
+def trains() -> bool:
+    """Whether this process called a module in training, or has an optimizer."""
     from . import observers, roots
 
     return bool(len(roots.seen) or len(observers.optimizers))
 
 
-def report():
+def report() -> list[dict[str, Any]]:
+    """What each active technique did, as rows for the reports."""
     from . import frameworks
 
     rows = [dict(name=it.name, **it.report()) for it in context.active]

@@ -1,10 +1,15 @@
-# Accumulates gradients inside the outermost module call: each part of the batch runs forward and backward at once, where the
-# call returns the loss. Rounding differs, and dropout draws other masks.
-#
-# The gradients of the parts are added up in buffers. When the program calls `backward`, they are scaled by the gradient of
-# the loss and added to the parameters' gradients.
+"""Accumulates gradients inside the outermost module call: each part of the batch runs forward and backward at once,
+where the call returns the loss. Rounding differs, and dropout draws other masks.
+
+The gradients of the parts are added up in buffers. When the program calls `backward`, they are scaled by the gradient
+of the loss and added to the parameters' gradients.
+"""
+
+from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_map
@@ -13,14 +18,15 @@ from . import checkpoint, context, each, parts, roots
 
 
 class Finished(torch.autograd.Function):
-    # The loss of the whole batch; its backward pass only hands over the gradients that are known.
+    """The loss of the whole batch; its backward pass only hands over the gradients that are known."""
+
     @staticmethod
-    def forward(ctx, anchor, loss, held):
+    def forward(ctx: Any, anchor: Any, loss: Any, held: Any) -> Any:
         ctx.held = held
         return loss.clone()
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, Any, Any]:
         held, ctx.held = ctx.held, None
         if held is None:
             raise RuntimeError("plimsoll: accumulate: the program runs the backward pass twice")
@@ -31,18 +37,21 @@ class Finished(torch.autograd.Function):
 
 
 class Accumulate:
+    """Gradients of a batch, accumulated over its parts."""
+
     name = "accumulate"
 
-    def __init__(self, value):
+    def __init__(self, value: int) -> None:
         self.number, self.count, self.small = value, 0, None
-        self.kinds = weakref.WeakKeyDictionary()  # the classes of the models that it acted on
+        # The classes of the models that it acted on.
+        self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         parts.check(self.name, root)
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             context.refuse(self.name, "DDP averages gradients during the backward pass")
 
-    def around(self, root, following, args, kwargs):
+    def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         checkpoint.without_cache(root, kwargs)
         cut = parts.Parts(self.name, self.number, args, kwargs)
         if len(cut.sizes) < 2:
@@ -51,7 +60,10 @@ class Accumulate:
         if any(isinstance(it, torch.Tensor) and it.requires_grad for it in cut.leaves):
             context.refuse(self.name, "the model's input needs a gradient")
         parameters = [it for it in root.parameters() if it.requires_grad]
-        sums, results, weights, buffers = {}, [], [], parts.Buffers(self.name, root)
+        sums: dict[int, Any] = {}
+        results: list[Any] = []
+        weights: list[Any] = []
+        buffers = parts.Buffers(self.name, root)
         with parts.Reduction(self.name, cut.sizes) as reduction:
             for nth, (its_args, its_kwargs) in enumerate(cut):
                 result = following(*its_args, **its_kwargs)
@@ -73,10 +85,11 @@ class Accumulate:
         held = [(it, sums[nth]) for nth, it in enumerate(parameters) if nth in sums]
         whole = cut.together(results, None if weights[0] is None else weights, parts.joined)
         anchor = torch.zeros((), device=held[0][0].device, requires_grad=True) if held else None
-        finish = lambda it: Finished.apply(anchor, it, held) if is_loss(it) else it
+        finish: Callable[..., Any] = lambda it: Finished.apply(anchor, it, held) if is_loss(it) else it
         return tree_map(finish, whole)
 
-    def run_backward(self, result, weight, parameters, sums):
+    def run_backward(self, result: Any, weight: Any, parameters: Any, sums: Any) -> None:
+        """The backward pass of one part, whose gradients are added to `sums`."""
         losses = [it for it in tree_flatten(result)[0] if is_loss(it) and it.requires_grad]
         if len(losses) > 1:
             context.refuse(self.name, "the model returns several losses")
@@ -94,16 +107,21 @@ class Accumulate:
             places.add(gradient.data_ptr())
             sums[nth] = gradient if is_own else gradient.clone(memory_format=torch.contiguous_format)
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         if not self.count:
             return dict(applied=False, detail=parts.idle(self.small), lines=[])
-        lines = [context.IMPORT, *each.model(f"plimsoll.accumulate(model, {self.number})", list(self.kinds.values()), roots.kinds)]
+        lines = [
+            context.IMPORT,
+            *each.model(f"plimsoll.accumulate(model, {self.number})", list(self.kinds.values()), roots.kinds),
+        ]
         return dict(applied=True, detail=f"{self.number} parts", lines=lines)
 
 
-def is_loss(value):
+def is_loss(value: Any) -> bool:
+    """Whether a value of the model's result is a loss."""
     return isinstance(value, torch.Tensor) and value.dim() == 0 and value.is_floating_point()
 
 
-def detached(value):
+def detached(value: Any) -> Any:
+    """A tensor without its graph; other values as they are."""
     return value.detach() if isinstance(value, torch.Tensor) else value

@@ -1,10 +1,16 @@
-# Keeps the moments of Adam and AdamW in 8 bits: 2 bytes a parameter instead of 8. Changes the numbers.
-#
-# Blockwise dynamic quantization (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021, section 2; the block size and the
-# least number of elements are those of bitsandbytes): each block of 256 values is divided by its largest magnitude, and each quotient is
-# replaced by the nearest of 256 codes, which are dense near zero. The update itself is Adam's, in f32.
+"""Keeps the moments of Adam and AdamW in 8 bits: 2 bytes a parameter instead of 8. Changes the numbers.
+
+Blockwise dynamic quantization (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2021, section 2; the
+block size and the least number of elements are those of bitsandbytes): each block of 256 values is divided by its
+largest magnitude, and each quotient is replaced by the nearest of 256 codes, which are dense near zero. The update
+itself is Adam's, in f32.
+"""
+
+from __future__ import annotations
 
 import functools
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -16,8 +22,10 @@ CHUNK = 1 << 14  # blocks that are updated at once: 16 MiB in f32
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def codes(is_signed):
-    # Seven decades, the k-th with 2^k steps (2^(k+1) without a sign) between a tenth of it and it; zero, and one.
+def codes(is_signed: bool) -> Any:
+    """The 256 values that a code stands for. Seven decades, the k-th with 2^k steps (2^(k+1) without a sign) between
+    a tenth of it and it; zero, and one.
+    """
     values = [0.0, 1.0]
     for nth in range(7):
         steps = 2**nth if is_signed else 2 ** (nth + 1)
@@ -28,23 +36,25 @@ def codes(is_signed):
 
 
 @functools.lru_cache(None)
-def tables(device, name):
-    # The codes, and the borders between them.
+def tables(device: Any, name: str) -> tuple[Any, Any]:
+    """The codes, and the borders between them."""
     known = codes(name == "exp_avg")
     return known.to(device), ((known[:-1] + known[1:]) / 2).to(device)
 
 
 class Moment:
-    # A moment in 8 bits: `bytes` in the shape of the parameter, `scales` of its blocks.
-    def __init__(self, name, bytes, scales):
+    """A moment in 8 bits: `bytes` in the shape of the parameter, `scales` of its blocks."""
+
+    def __init__(self, name: str, bytes: Any, scales: Any) -> None:
         self.name, self.bytes, self.scales = name, bytes.view(-1), scales
         self.known, self.borders = tables(bytes.device, name)
 
-    def read(self, part, blocks):
+    def read(self, part: slice, blocks: slice) -> Any:
+        """The values of a part, in f32."""
         return (self.known[self.bytes[part].int()].view(-1, width(part)) * self.scales[blocks, None]).view(-1)
 
-    def write(self, part, blocks, values):
-        # A last block that is not full is a part of its own.
+    def write(self, part: slice, blocks: slice, values: Any) -> None:
+        """Stores the values of a part. A last block that is not full is a part of its own."""
         rows = values.view(-1, width(part))
         scales = rows.abs().amax(1)
         self.scales[blocks] = scales
@@ -52,12 +62,13 @@ class Moment:
         self.bytes[part] = torch.bucketize(quotients.view(-1), self.borders, out_int32=True).to(torch.uint8)
 
 
-def width(part):
-    return min(BLOCK, part.stop - part.start)
+def width(part: slice) -> int:
+    """The number of elements of each block in a part."""
+    return min(BLOCK, int(part.stop) - int(part.start))
 
 
-def divided(elements):
-    # The elements and the blocks of each part.
+def divided(elements: int) -> Iterator[tuple[slice, slice]]:
+    """The elements and the blocks of each part."""
     whole = elements // BLOCK
     for begin in range(0, whole, CHUNK):
         end = min(begin + CHUNK, whole)
@@ -66,13 +77,18 @@ def divided(elements):
         yield slice(whole * BLOCK, elements), slice(whole, whole + 1)
 
 
-def moments_of(state, parameter):
-    # The two moments; made at the first step, converted where a saved state was loaded (which PyTorch does in the parameter's type).
+def moments_of(state: dict[str, Any], parameter: Any) -> list[Moment]:
+    """The two moments; made at the first step, converted where a saved state was loaded (which PyTorch does in the
+    parameter's type).
+    """
     found = []
     for name in MOMENTS:
-        value, scales = state.get(name), state.get(f"{name}_scales")
+        value: Any = state.get(name)
+        scales: Any = state.get(f"{name}_scales")
         if value is None or value.dtype != torch.uint8 or scales.dtype != torch.float32:
-            of = Moment(name, torch.zeros(parameter.shape, dtype=torch.uint8, device=parameter.device), blank(parameter))
+            of = Moment(
+                name, torch.zeros(parameter.shape, dtype=torch.uint8, device=parameter.device), blank(parameter)
+            )
             if value is not None and scales is not None:
                 of.bytes.copy_(value.reshape(-1))
                 of.scales.copy_(scales)
@@ -85,12 +101,14 @@ def moments_of(state, parameter):
     return found
 
 
-def blank(parameter):
+def blank(parameter: Any) -> Any:
+    """A scale for each block of a parameter."""
     return torch.zeros(-(-parameter.numel() // BLOCK), dtype=torch.float32, device=parameter.device)
 
 
 @torch.no_grad()
-def step(optimizer, closure=None):
+def step(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
+    """The optimizer's step, with moments in 8 bits."""
     loss = None
     if closure is not None:
         with torch.enable_grad():
@@ -105,7 +123,8 @@ def step(optimizer, closure=None):
     return loss
 
 
-def update(parameter, state, group, is_decoupled):
+def update(parameter: Any, state: dict[str, Any], group: dict[str, Any], is_decoupled: bool) -> None:
+    """Updates one parameter."""
     count, rate = float(state["step"]), float(group["lr"])
     betas = [float(it) for it in group["betas"]]
     is_small = parameter.numel() < LEAST_ELEMENTS
@@ -114,8 +133,8 @@ def update(parameter, state, group, is_decoupled):
         for name in MOMENTS:
             if name not in state:
                 state[name] = torch.zeros_like(parameter, dtype=torch.float32, memory_format=torch.preserve_format)
-        kept = [state[name] for name in MOMENTS]
-        parts = [(slice(0, parameter.numel()), None)]
+        kept: list[Any] = [state[name] for name in MOMENTS]
+        parts: Any = [(slice(0, parameter.numel()), None)]
     else:
         kept = moments_of(state, parameter)
         parts = divided(parameter.numel())
@@ -142,42 +161,48 @@ def update(parameter, state, group, is_decoupled):
 
 
 class Adam8bit:
+    """8-bit moments in all optimizers of the program."""
+
     name = "adam-8bit"
 
-    def __init__(self, value):
-        self.optimizers, self.parameters = [], 0
+    def __init__(self, value: int | None) -> None:
+        self.optimizers: list[Any] = []
+        self.parameters = 0
 
-    def begin(self):
+    def begin(self) -> None:
         observers.listeners["stepped"].append(self.stepped)
         for kind in (torch.optim.Adam, torch.optim.AdamW):
             hooked = torch.optim.Optimizer.profile_hook_step(self.guarded(step))
             hooked.hooked = True
             kind.step = hooked
 
-    def guarded(self, step):
+    def guarded(self, step: Callable[..., Any]) -> Callable[..., Any]:
+        """The step, after a check of its optimizer."""
+
         @functools.wraps(step)
-        def call(optimizer, closure=None):
+        def call(optimizer: Any, closure: Callable[[], Any] | None = None) -> Any:
             self.check(optimizer)
             return step(optimizer, closure)
 
         return call
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         for optimizer in list(observers.optimizers):
             self.check(optimizer)
 
-    def check(self, optimizer):
+    def check(self, optimizer: Any) -> None:
+        """Refuses an optimizer whose moments cannot be kept so."""
         why = objection(optimizer)
         if why is not None:
             context.refuse(self.name, why)
 
-    def stepped(self, optimizer):
+    def stepped(self, optimizer: Any) -> None:
         if optimizer not in self.optimizers:
             self.optimizers.append(optimizer)
             every = [it for group in optimizer.param_groups for it in group["params"]]
             self.parameters += sum(it.numel() for it in every if it.numel() >= LEAST_ELEMENTS)
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         import importlib.util
 
         if not self.optimizers:
@@ -185,20 +210,25 @@ class Adam8bit:
         kinds = [type(it).__name__ for it in self.optimizers]
         lines = [context.IMPORT, *each.optimizer("plimsoll.adam_8bit(optimizer)", kinds)]
         if importlib.util.find_spec("bitsandbytes") is not None:
-            lines = ["import bitsandbytes", *(f"optimizer = bitsandbytes.optim.{kind}8bit(...)" for kind in sorted({*kinds}))]
+            lines = [
+                "import bitsandbytes",
+                *(f"optimizer = bitsandbytes.optim.{kind}8bit(...)" for kind in sorted({*kinds})),
+            ]
         return dict(applied=self.parameters > 0, detail=f"{self.parameters:,} parameters", lines=lines)
 
 
-def convert(optimizer):
-    # One optimizer, in a program that asks for it: a class of its own for this one, with the same name in a saved program.
+def convert(optimizer: Any) -> None:
+    """One optimizer, in a program that asks for it: a class of its own for this one, with the same name in a saved
+    program.
+    """
     kind = type(optimizer)
     own = type(kind.__name__, (kind,), dict(__module__=kind.__module__, step=step))
     optimizer.__class__ = own
     optimizer._patch_step_function()
 
 
-def objection(optimizer):
-    # Why its moments cannot be kept in 8 bits; None if they can.
+def objection(optimizer: Any) -> str | None:
+    """Why its moments cannot be kept in 8 bits; None if they can."""
     if type(optimizer) not in (torch.optim.Adam, torch.optim.AdamW):
         return f"the program's optimizer is {type(optimizer).__name__}; 8-bit moments are those of Adam and AdamW"
     for group in optimizer.param_groups:

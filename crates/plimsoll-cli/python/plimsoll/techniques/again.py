@@ -1,14 +1,19 @@
-# The second computation of a block, whose results are those of the first one: it has the parameters (`torch.func.functional_call` puts
-# others in their place for a call), the buffers, the numbers and flags on its modules, and the generators of Python and NumPy as they were
-# before the first. What it does to them is undone, so that a block that counts its calls counts each once. PyTorch's checkpointing restores
-# its own generators.
-#
-# The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are skipped at random.
-# Normalization layers are left out: their results do not depend on their statistics, so the second computation leaves those as they are.
+"""The second computation of a block, whose results are those of the first one: it has the parameters
+(`torch.func.functional_call` puts others in their place for a call), the buffers, the numbers and flags on its
+modules, and the generators of Python and NumPy as they were before the first. What it does to them is undone, so that
+a block that counts its calls counts each once. PyTorch's checkpointing restores its own generators.
+
+The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are
+skipped at random. Normalization layers are left out: their results do not depend on their statistics, so the second
+computation leaves those as they are.
+"""
+
+from __future__ import annotations
 
 import random
 import sys
 import weakref
+from typing import Any
 
 import torch
 
@@ -19,28 +24,33 @@ FIRST = 50  # calls
 
 
 class Changes:
-    # What calls of a class of blocks change: names of buffers, and places of attributes.
-    def __init__(self):
-        self.buffers, self.attributes, self.calls = set(), set(), 0
+    """What calls of a class of blocks change: names of buffers, and places of attributes."""
+
+    def __init__(self) -> None:
+        self.buffers: set[str] = set()
+        self.attributes: set[tuple[str, str]] = set()
+        self.calls = 0
 
 
-changes = weakref.WeakKeyDictionary()  # by class
-places = weakref.WeakKeyDictionary()  # by block
+changes: weakref.WeakKeyDictionary[type, Changes] = weakref.WeakKeyDictionary()  # by class
+places: weakref.WeakKeyDictionary[Any, Places] = weakref.WeakKeyDictionary()  # by block
 
 
-def is_plain(block, draws):
-    # Whether a second computation needs no state of the first one.
+def is_plain(block: Any, draws: bool) -> bool:
+    """Whether a second computation needs no state of the first one."""
     known, found = changes.get(type(block)), places.get(block)
-    is_known = known is not None and known.calls > FIRST and found is not None and not known.attributes
-    return is_known and not draws and not found.norms and not found.buffers and found.has_its_parameters()
+    if known is None or found is None or known.calls <= FIRST or known.attributes:
+        return False
+    return not draws and not found.norms and not found.buffers and found.has_its_parameters()
 
 
 class Members:
-    # The parameters and buffers at these places as they are now. While it is open, they are these again.
-    def __init__(self, found):
+    """The parameters and buffers at these places as they are now. While it is open, they are these again."""
+
+    def __init__(self, found: Any) -> None:
         self.kept = [(place, key, place.get(key)) for place, key in found]
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.others = []
         for place, key, it in self.kept:
             other = place.get(key)
@@ -48,39 +58,48 @@ class Members:
                 self.others.append((place, key, other))
                 place[key] = it
 
-    def __exit__(self, *failure):
+    def __exit__(self, *failure: object) -> None:
         for place, key, other in self.others:
             place[key] = other
 
 
-def members(module):
-    # The places of its parameters and buffers: [(dictionary, key)].
+def members(module: Any) -> list[tuple[dict[str, Any], str]]:
+    """The places of its parameters and buffers: [(dictionary, key)]."""
     return [(place, key) for it in module.modules() for place in (it._parameters, it._buffers) for key in place]
 
 
-def is_sharded(tensor):
-    # FSDP2 puts whole parameters in the place of sharded ones, and takes them away, by itself.
+def is_sharded(tensor: Any) -> bool:
+    """Whether FSDP2 manages a tensor. FSDP2 puts whole parameters in the place of sharded ones, and takes them away,
+    by itself.
+    """
     return type(tensor).__name__ == "DTensor"
 
 
 class Places:
-    # A block's normalization layers with statistics, where its other buffers are: [(name, dictionary, key)], and its own parameters.
-    def __init__(self, block):
+    """A block's normalization layers with statistics, where its other buffers are: [(name, dictionary, key)], and its
+    own parameters.
+    """
+
+    def __init__(self, block: Any) -> None:
         modules = dict(block.named_modules())
         self.norms = [it for it in modules.values() if isinstance(it, NORMS) and it.track_running_stats]
         others = ((path, it) for path, it in modules.items() if not isinstance(it, NORMS))
-        self.buffers = [(f"{path}.{key}" if path else key, it._buffers, key) for path, it in others for key in it._buffers]
+        self.buffers = [
+            (f"{path}.{key}" if path else key, it._buffers, key) for path, it in others for key in it._buffers
+        ]
         self.members = members(block)
         parameters = ((it._parameters, key, value) for it in modules.values() for key, value in it._parameters.items())
         self.parameters = [(place, key, weakref.ref(value)) for place, key, value in parameters if value is not None]
 
-    def has_its_parameters(self):
+    def has_its_parameters(self) -> bool:
+        """Whether the block has the parameters that it was made with."""
         return all(it() is place.get(key) for place, key, it in self.parameters)
 
 
 class First:
-    # The state of a block before its first computation. `end`, after it, keeps what was changed.
-    def __init__(self, block, draws):
+    """The state of a block before its first computation. `end`, after it, keeps what was changed."""
+
+    def __init__(self, block: Any, draws: bool) -> None:
         self.block, self.known = block, changes.setdefault(type(block), Changes())
         self.known.calls += 1
         self.is_learning, self.has_ended = self.known.calls <= FIRST, False
@@ -88,27 +107,33 @@ class First:
             places[block] = Places(block)
         self.members = Members(places[block].members)
         self.kept = {name: (it, it._version, self.copy(name, it)) for name, it in own_buffers(block)}
-        self.attributes = simple(block) if self.is_learning else {place: attribute(block, *place) for place in self.known.attributes}
+        self.attributes = (
+            simple(block) if self.is_learning else {place: attribute(block, *place) for place in self.known.attributes}
+        )
         self.drawn = Generators() if draws else None
 
-    def copy(self, name, buffer):
+    def copy(self, name: str, buffer: Any) -> Any:
+        """A copy of a buffer that the block may change; None for others."""
         is_kept = name in self.known.buffers or (self.is_learning and buffer.nbytes <= MOST_BYTES)
         return buffer.clone() if is_kept else None
 
-    def end(self):
-        # Returns the name of a buffer whose value before the computation is not known, or None.
+    def end(self) -> str | None:
+        """Returns the name of a buffer whose value before the computation is not known, or None."""
         changed = self.kept = self.changed_buffers()
         self.has_ended = True
-        self.attributes = {place: value for place, value in self.attributes.items() if attribute(self.block, *place) != value}
+        self.attributes = {
+            place: value for place, value in self.attributes.items() if attribute(self.block, *place) != value
+        }
         self.known.buffers.update(changed)
         self.known.attributes.update(self.attributes)
         if self.drawn is not None and self.drawn == Generators():
             self.drawn = None
         return next((name for name, value in changed.items() if value is None), None)
 
-    def changed_buffers(self):
-        # The buffers that were changed so far, as they were before: {name: value}. A gradient that the block itself asks for needs them
-        # before its end.
+    def changed_buffers(self) -> dict[str, Any]:
+        """The buffers that were changed so far, as they were before: {name: value}. A gradient that the block itself
+        asks for needs them before its end.
+        """
         if self.has_ended:
             return self.kept
         now = {name: place.get(key) for name, place, key in places[self.block].buffers}
@@ -122,17 +147,19 @@ class First:
 
 
 class Again:
-    def __init__(self, block, first):
+    """The second computation of a block: while it is open, the block's state is that before the first."""
+
+    def __init__(self, block: Any, first: Any) -> None:
         self.block, self.first = block, first
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.first.members.__enter__()
         self.norms = [it for it in places[self.block].norms if it.training]
         self.statistics = [(it.momentum, it.num_batches_tracked) for it in self.norms]
         for norm in self.norms:
             norm.momentum = 0.0
             norm._buffers["num_batches_tracked"] = None
-        self.now = []  # (a dictionary, a key, its value)
+        self.now: list[tuple[Any, str, Any]] = []  # (a dictionary, a key, its value)
         changed = self.first.changed_buffers()
         for name, place, key in places[self.block].buffers if changed else ():
             if changed.get(name) is not None:
@@ -143,11 +170,12 @@ class Again:
             self.drawn = Generators()
             restore(self.first.drawn)
 
-    def put(self, place, key, value):
+    def put(self, place: Any, key: Any, value: Any) -> None:
+        """Puts a value in its place, and remembers what was there."""
         self.now.append((place, key, place.get(key)))
         place[key] = value
 
-    def __exit__(self, *failure):
+    def __exit__(self, *failure: object) -> None:
         for norm, (momentum, tracked) in zip(self.norms, self.statistics):
             norm.momentum = momentum
             norm._buffers["num_batches_tracked"] = tracked
@@ -158,49 +186,63 @@ class Again:
             restore(self.drawn)
 
 
-def own_buffers(block):
-    # [(name, buffer)], without those of normalization layers.
+def own_buffers(block: Any) -> list[tuple[str, Any]]:
+    """The buffers of a block, without those of normalization layers: [(name, buffer)]."""
     found = ((name, place.get(key)) for name, place, key in places[block].buffers)
     return [(name, it) for name, it in found if it is not None and not it.is_inference()]
 
 
-def simple(block):
-    # The numbers, flags and texts on its modules: {(path, name): value}.
-    return {(path, name): value for path, it in block.named_modules() for name, value in vars(it).items() if type(value) in SIMPLE}
+def simple(block: Any) -> dict[tuple[str, str], Any]:
+    """The numbers, flags and texts on its modules: {(path, name): value}."""
+    return {
+        (path, name): value
+        for path, it in block.named_modules()
+        for name, value in vars(it).items()
+        if type(value) in SIMPLE
+    }
 
 
-def attribute(block, path, name):
-    # None where a block of this class has no such module.
+def attribute(block: Any, path: str, name: str) -> Any:
+    """The value of an attribute now; None where a block of this class has no such module."""
     try:
         return vars(block.get_submodule(path)).get(name)
     except AttributeError:
         return None
 
 
-def versions(block):
+def versions(block: Any) -> list[tuple[str, Any, int]]:
+    """The buffers of a block, and how often each was changed: [(name, buffer, version)]."""
     places[block] = Places(block)
     return [(name, it, it._version) for name, it in own_buffers(block)]
 
 
-def changed_since(block, before):
-    # The name of a buffer that has another version than in `before`, or None.
-    now = dict(own_buffers(block))
-    return next((name for name, it, version in before if now.get(name) is not it or it._version != version), None)
+def changed_since(block: Any, before: list[tuple[str, Any, int]]) -> str | None:
+    """The name of a buffer that has another version than in `before`, or None."""
+    now: dict[str, Any] = dict(own_buffers(block))
+    changed = (name for name, it, version in before if it._version != version or now.get(name) is not it)
+    return next(changed, None)
 
 
 class Generators:
-    # The state of the generators of Python and NumPy.
-    def __init__(self):
-        self.python, numpy = random.getstate(), sys.modules.get("numpy.random")
-        self.numpy = numpy and numpy.get_state()
+    """The state of the generators of Python and NumPy."""
 
-    def __eq__(self, other):
+    def __init__(self) -> None:
+        self.python = random.getstate()
+        numpy: Any = sys.modules.get("numpy.random")
+        self.numpy: Any = numpy and numpy.get_state()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Generators):
+            return NotImplemented
         if (self.numpy is None) != (other.numpy is None) or self.python != other.python:
             return False
-        return self.numpy is None or all(bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in zip(self.numpy, other.numpy))
+        return self.numpy is None or all(
+            bool((a == b).all()) if hasattr(a, "all") else a == b for a, b in zip(self.numpy, other.numpy)
+        )
 
 
-def restore(state):
+def restore(state: Generators) -> None:
+    """Puts the generators back to this state."""
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy.random"].set_state(state.numpy)

@@ -1,4 +1,11 @@
-# bf16 autocast around the outermost module call; results are converted to f32, as accelerate does. Changes the numbers.
+"""bf16 autocast around the outermost module call; results are converted to f32, as accelerate does. Changes the
+numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
@@ -7,12 +14,14 @@ from . import context
 
 
 class Autocast:
+    """bf16 autocast around a model."""
+
     name = "bf16"
 
-    def __init__(self, value):
+    def __init__(self, value: int | None) -> None:
         self.applied = 0
 
-    def around(self, root, following, args, kwargs):
+    def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = next((it.device for it in root.parameters()), torch.device("cpu"))
         kind = device.type
         if kind == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
@@ -24,10 +33,11 @@ class Autocast:
         self.applied += 1
         return tree_map(self.widened, result)
 
-    def widened(self, value):
+    def widened(self, value: Any) -> Any:
+        """A bf16 tensor in f32; other values as they are."""
         is_narrow = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
         return value.float() if is_narrow else value
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         lines = ['with torch.autocast("cuda", dtype=torch.bfloat16):', "    output = model(...)  # and the loss"]
         return dict(applied=bool(self.applied), detail="" if self.applied else context.untrained(), lines=lines)

@@ -1,75 +1,92 @@
-# The repeated blocks of a model: entries of a container, with modules inside, whose class occurs more than once, and the model's
-# other modules of such a class. In a model without such entries, its attributes (`self.down1`, `self.down2`) whose class does.
-#
-# Of nested ones the outermost count. A container that is itself an entry (a stage of a ResNet) is searched instead; a module
-# without a forward function (a ModuleList in a ModuleList) is never called, so it is none.
-#
-# Where no class repeats, a module may still be called again and again, as the one layer of ALBERT: `Repeats`.
+"""The repeated blocks of a model: entries of a container, with modules inside, whose class occurs more than once, and
+the model's other modules of such a class. In a model without such entries, its attributes (`self.down1`,
+`self.down2`) whose class does.
+
+Of nested ones the outermost count. A container that is itself an entry (a stage of a ResNet) is searched instead; a
+module without a forward function (a ModuleList in a ModuleList) is never called, so it is none.
+
+Where no class repeats, a module may still be called again and again, as the one layer of ALBERT: `Repeats`.
+"""
+
+from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 
 CONTAINERS = (torch.nn.ModuleList, torch.nn.Sequential, torch.nn.ModuleDict)
 
 
-def find(root):
-    # [(path, block)] in the order of definition.
+def find(root: Any) -> list[tuple[str, Any]]:
+    """The repeated blocks of a model in the order of definition: [(path, block)]."""
     entries = {it for module in root.modules() if isinstance(module, CONTAINERS) for it in module.children()}
     others = {it for it in root.modules() if it is not root and not isinstance(it, CONTAINERS)}
-    return outermost(root, of_classes(entries | others, repeated(entries))) or outermost(root, of_classes(others, repeated(others)))
+    return outermost(root, of_classes(entries | others, repeated(entries))) or outermost(
+        root, of_classes(others, repeated(others))
+    )
 
 
-def nested(root):
-    # The repeated blocks inside of the repeated blocks, such as those of a network's stages; a block without any stands for itself.
-    # Empty if there are none.
+def nested(root: Any) -> list[tuple[str, Any]]:
+    """The repeated blocks inside of the repeated blocks, such as those of a network's stages; a block without any
+    stands for itself. Empty if there are none.
+    """
     found = []
     for path, block in find(root):
         found += [(f"{path}.{name}", it) for name, it in find(block)] or [(path, block)]
     return found if len(found) > len(find(root)) else []
 
 
-def repeated(modules):
-    # The classes that occur more than once among those of these modules that may be blocks.
+def repeated(modules: Any) -> set[type]:
+    """The classes that occur more than once among those of these modules that may be blocks."""
     kinds = [type(it) for it in modules if may_be_block(it)]
     return {kind for kind in kinds if kinds.count(kind) > 1}
 
 
-def of_classes(modules, kinds):
+def of_classes(modules: Any, kinds: Any) -> set[Any]:
+    """The modules of these classes that may be blocks."""
     return {it for it in modules if type(it) in kinds and may_be_block(it)}
 
 
-def may_be_block(module):
-    return is_called(module) and next(module.children(), None) is not None and next(module.parameters(), None) is not None
+def may_be_block(module: Any) -> bool:
+    """Whether a module is called, and has modules and parameters."""
+    return (
+        is_called(module) and next(module.children(), None) is not None and next(module.parameters(), None) is not None
+    )
 
 
 class Repeats:
-    # Finds modules that are called again in the same call of their model.
-    def __init__(self):
-        self.places = weakref.WeakKeyDictionary()  # by module: its model, and its path there
-        self.calls = weakref.WeakKeyDictionary()  # by module, in this call of the model
+    """Finds modules that are called again in the same call of their model."""
 
-    def add(self, root):
+    def __init__(self) -> None:
+        # By module: its model, and its path there.
+        self.places: weakref.WeakKeyDictionary[Any, tuple[Any, str]] = weakref.WeakKeyDictionary()
+        # By module, in this call of the model.
+        self.calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def add(self, root: Any) -> None:
+        """Looks for repeated calls inside of this model from here on."""
         for path, it in root.named_modules():
             if it is not root and not isinstance(it, CONTAINERS) and may_be_block(it):
                 self.places[it] = weakref.ref(root), path
 
-    def begin(self):
-        # A call of a model begins.
+    def begin(self) -> None:
+        """A call of a model begins."""
         self.calls.clear()
 
-    def is_again(self, module):
-        # Whether this call of a module, outside of those that were found, is the second.
+    def is_again(self, module: Any) -> bool:
+        """Whether this call of a module, outside of those that were found, is the second."""
         if module not in self.places:
             return False
         self.calls[module] = self.calls.get(module, 0) + 1
         return self.calls[module] == 2
 
 
-def outermost(root, blocks):
-    found = []
+def outermost(root: Any, blocks: Any) -> list[tuple[str, Any]]:
+    """The paths of these modules in the model, without those inside of others."""
+    found: list[tuple[str, Any]] = []
 
-    def search(path, module):
+    def search(path: str, module: Any) -> None:
         if module in blocks and not is_stage(module):
             if all(block is not module for _, block in found):
                 found.append((path, module))
@@ -77,7 +94,7 @@ def outermost(root, blocks):
         for name, child in module.named_children():
             search(f"{path}.{name}" if path else name, child)
 
-    def is_stage(module):
+    def is_stage(module: Any) -> bool:
         below = (it for it in module.modules() if it is not module)
         return isinstance(module, CONTAINERS) and any(it in blocks for it in below)
 
@@ -85,12 +102,13 @@ def outermost(root, blocks):
     return found
 
 
-def is_called(module):
+def is_called(module: Any) -> bool:
+    """Whether a module has a forward function."""
     return type(module).forward is not torch.nn.Module.forward
 
 
-def expression(root, paths):
-    # The blocks as Python: `model.h[:4]`, or `[*model.layer1, *model.layer2[:2]]`.
+def expression(root: Any, paths: list[str]) -> str:
+    """The blocks as Python: `model.h[:4]`, or `[*model.layer1, *model.layer2[:2]]`."""
     pieces = []
     for parent in dict.fromkeys(path.rpartition(".")[0] for path in paths):
         names = [path.rpartition(".")[2] for path in paths if path.rpartition(".")[0] == parent]
@@ -103,8 +121,8 @@ def expression(root, paths):
     return pieces[0][1:] if len(pieces) == 1 and pieces[0].startswith("*") else f"[{', '.join(pieces)}]"
 
 
-def attribute(path):
-    # `layers.0.mlp` as `model.layers[0].mlp`.
+def attribute(path: str) -> str:
+    """The module at a path as Python: `layers.0.mlp` as `model.layers[0].mlp`."""
     names = path.split(".") if path else []
     if any(not (it.isidentifier() or it.isdecimal()) for it in names):
         return f"model.get_submodule({path!r})"

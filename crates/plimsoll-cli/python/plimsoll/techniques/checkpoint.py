@@ -1,15 +1,20 @@
-# Checkpoints blocks of the model: their activations are computed again in the backward pass. The same numbers.
-#
-# Blocks are marked on the instance and called through a patch of their class, because a closure on an instance would
-# break copies of the model. What a block changes, the second computation (again.py) does not change once more.
+"""Checkpoints blocks of the model: their activations are computed again in the backward pass. The same numbers.
+
+Blocks are marked on the instance and called through a patch of their class, because a closure on an instance would
+break copies of the model. What a block changes, the second computation (again.py) does not change once more.
+"""
+
+from __future__ import annotations
 
 import functools
 import threading
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch.utils.checkpoint import checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
 from . import again, blocks, context, each, observers, roots
 
@@ -18,37 +23,43 @@ MARK = "_plimsoll_checkpoint"
 
 
 class Nothing:
-    def __enter__(self):
+    """A context without an effect, around the first computation."""
+
+    def __enter__(self) -> None:
         pass
 
-    def __exit__(self, *failure):
+    def __exit__(self, *failure: object) -> None:
         pass
 
 
 class Checkpoint:
+    """Checkpoints the repeated blocks of each model."""
+
     name = "checkpoint"
     none = "the model has no repeated blocks"
     find = staticmethod(blocks.find)
 
-    def __init__(self, value):
+    def __init__(self, value: int | None) -> None:
         self.most = value  # the number of blocks of each model; None: all
         self.of = self.count = 0
-        self.lines = []  # the class of a model, and the code for it
-        self.takes = False  # whether a block changes a list that it is given, which PyTorch's own checkpointing does not allow
-        self.patched = set()
-        self.drew = weakref.WeakKeyDictionary()  # by model: whether a call drew from the generators of Python and NumPy
+        self.lines: list[tuple[str, list[str]]] = []  # the class of a model, and the code for it
+        # Whether a block changes a list that it is given, which PyTorch's own checkpointing does not allow.
+        self.takes = False
+        self.patched: set[type] = set()
+        # By model: whether a call drew from the generators of Python and NumPy.
+        self.drew: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.draws = True  # whether this call may, so that their states are kept for each block, which takes time
         self.running = threading.local()  # `inside`: whether a block is
         self.repeats = blocks.Repeats()
 
-    def begin(self):
+    def begin(self) -> None:
         observers.listeners["backward"].append(self.backward)
 
-    def backward(self):
+    def backward(self) -> None:
         if not self.count:
             context.refuse(self.name, self.none)
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         self.check(root)
         found = self.find(root)
         self.mark(root, found if self.most is None else found[: self.most], len(found))
@@ -57,15 +68,16 @@ class Checkpoint:
             for module in self.repeats.places:
                 self.patch(type(module))
 
-    def check(self, root):
+    def check(self, root: Any) -> None:
+        """Refuses a model whose calls cannot be changed."""
         why = context.wrapped_class(root)
         if why is None and any(getattr(it, "gradient_checkpointing", False) for it in root.modules()):
             why = "the program checkpoints its model itself"
         if why is not None:
             context.refuse(self.name, why)
 
-    def mark(self, root, chosen, of):
-        # Checkpoints these blocks: [(path, block)].
+    def mark(self, root: Any, chosen: Any, of: Any) -> None:
+        """Checkpoints these blocks: [(path, block)]."""
         for path, block in chosen:
             if isinstance(block, torch.jit.ScriptModule):
                 context.refuse(self.name, f"{path} is compiled by TorchScript")
@@ -79,35 +91,42 @@ class Checkpoint:
             is_all = len(chosen) == of and (self.find is blocks.nested or not blocks.nested(root))
             self.lines.append((type(root).__name__, lines(root, [path for path, _ in chosen], is_all)))
 
-    def around(self, root, following, args, kwargs):
+    def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         without_cache(root, kwargs)
         self.repeats.begin()
         self.draws, before = self.drew.get(root, True), again.Generators()
         result = following(*args, **kwargs)
         drew = before != again.Generators()
         if drew and not self.draws:
-            context.refuse(self.name, "the model draws from a generator of Python or NumPy, and did not in its first step")
+            context.refuse(
+                self.name, "the model draws from a generator of Python or NumPy, and did not in its first step"
+            )
         self.drew[root] = drew or (self.draws and root in self.drew)
         return result
 
-    def patch(self, kind):
+    def patch(self, kind: Any) -> None:
+        """Calls of this class's marked modules are checkpointed."""
         if kind in self.patched:
             return
         self.patched.add(kind)
         original = kind.forward
         technique = self
 
-        def forward(self, *args, **kwargs):
+        def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
             is_other = not self.training or not torch.is_grad_enabled() or torch.compiler.is_compiling()
-            if is_other or type(self).forward is not forward or not (MARK in self.__dict__ or technique.repeats_now(self)):
+            if (
+                is_other
+                or type(self).forward is not forward
+                or not (MARK in self.__dict__ or technique.repeats_now(self))
+            ):
                 return original(self, *args, **kwargs)
             return technique.call(self, original, args, kwargs)
 
-        forward.__wrapped__ = original
+        forward.__wrapped__ = original  # type: ignore[attr-defined]
         kind.forward = forward
 
-    def repeats_now(self, module):
-        # Whether a module is called a second time in this call of its model: it is a block from here on.
+    def repeats_now(self, module: Any) -> bool:
+        """Whether a module is called a second time in this call of its model: it is a block from here on."""
         if self.is_inside() or not roots.is_inside() or not self.repeats.is_again(module):
             return False
         root, path = self.repeats.places.pop(module)
@@ -116,41 +135,48 @@ class Checkpoint:
         self.mark(root(), [(path, module)], 1)
         return True
 
-    def is_inside(self):
-        return getattr(self.running, "inside", False)
+    def is_inside(self) -> bool:
+        """Whether a block is running in this thread."""
+        return bool(getattr(self.running, "inside", False))
 
-    def call(self, block, original, args, kwargs):
+    def call(self, block: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls a block, whose activations are computed again in the backward pass."""
         if self.is_inside():
             return original(block, *args, **kwargs)
         if again.is_plain(block, self.draws) and are_plain(args, kwargs):
-            run = functools.partial(self.inside, original, block, **kwargs)
-            return checkpoint(run, *args, use_reentrant=False)
+            plain = functools.partial(self.inside, original, block, **kwargs)
+            return checkpoint(plain, *args, use_reentrant=False)
         leaves, structure = tree_flatten((args, kwargs))
         first = [(args, kwargs)]
 
-        def run(*leaves):
-            # A block may take things out of a list that it is given. So the program's own lists are for the first computation, and
-            # the second gets lists as they were before it.
+        def run(*leaves: Any) -> Any:
+            # A block may take things out of a list that it is given. So the program's own lists are for the first
+            # computation, and the second gets lists as they were before it.
             args, kwargs = first.pop() if first else tree_unflatten(leaves, structure)
             return self.inside(original, block, *args, **kwargs)
 
         state = again.First(block, self.draws)
-        result = checkpoint(run, *leaves, use_reentrant=False, context_fn=lambda: (Nothing(), again.Again(block, state)))
+        result = checkpoint(
+            run, *leaves, use_reentrant=False, context_fn=lambda: (Nothing(), again.Again(block, state))
+        )
         if not self.takes and tree_flatten((args, kwargs))[1] != structure:
             self.takes = True
         name = state.end()
         if name is not None:
-            context.refuse(self.name, f"{block.__dict__[MARK]} changes its buffer {name}, whose value before is not known")
+            context.refuse(
+                self.name, f"{block.__dict__[MARK]} changes its buffer {name}, whose value before is not known"
+            )
         return result
 
-    def inside(self, original, block, /, *args, **kwargs):
+    def inside(self, original: Callable[..., Any], block: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Runs a block's own forward function."""
         self.running.inside = True
         try:
             return original(block, *args, **kwargs)
         finally:
             self.running.inside = False
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         detail = f"{self.count} of {self.of} blocks" if self.of else self.none if roots.kinds else context.untrained()
         option = "" if self.most is None else f", first={self.most}"
         nested = ", nested=True" if self.find is blocks.nested else ""
@@ -159,42 +185,49 @@ class Checkpoint:
         uses_own = self.takes or len(self.lines) > each.MOST
         return dict(applied=bool(self.count), detail=detail, lines=own if uses_own else self.native(), blocks=self.of)
 
-    def native(self):
-        # PyTorch's or the library's own calls, for each model.
+    def native(self) -> list[Any]:
+        """PyTorch's or the library's own calls, for each model."""
         named = len(roots.kinds) > 1
         return [line for kind, lines in self.lines for line in ([f"# model: {kind}"] if named else []) + lines]
 
 
 class CheckpointNested(Checkpoint):
+    """The same for the repeated blocks inside of those blocks."""
+
     name = "checkpoint-nested"
     none = "the model has no repeated blocks inside of its blocks"
     find = staticmethod(blocks.nested)
 
 
-def are_plain(args, kwargs):
-    # Whether there is nothing to take out of them; and PyTorch's checkpointing looks for devices, whose generators it restores, in `args`.
+def are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether there is nothing to take out of them; and PyTorch's checkpointing looks for devices, whose generators
+    it restores, in `args`.
+    """
     return all(isinstance(it, PLAIN) or it is None or isinstance(it, torch.Tensor) for it in args) and all(
         isinstance(it, PLAIN) or it is None for it in kwargs.values()
     )
 
 
-def without_cache(root, kwargs):
-    # Models of transformers that generate keep a cache, which a second computation would fill twice.
+def without_cache(root: Any, kwargs: dict[str, Any]) -> None:
+    """Switches the cache of generation off. Models of transformers that generate keep a cache, which a second
+    computation would fill twice.
+    """
     for module in root.modules():
-        config = getattr(module, "config", None)
+        config: Any = getattr(module, "config", None)
         if getattr(config, "use_cache", False) is True:
             if module is root:
                 kwargs["use_cache"] = False
             config.use_cache = False
 
 
-def supports(module):
+def supports(module: Any) -> Any:
+    """Whether a model of transformers can checkpoint its blocks."""
     return getattr(module, "supports_gradient_checkpointing", True)
 
 
-def library_calls(root, paths, name):
-    # This method of the root, or of several models in it; none where a block is in no such model.
-    models = {}
+def library_calls(root: Any, paths: list[str], name: str) -> Any:
+    """This method of the root, or of several models in it; none where a block is in no such model."""
+    models: dict[str, Any] = {}
     for path, it in root.named_modules():
         if hasattr(type(it), name) and supports(it) and not any(is_under(path, other) for other in models):
             models[path] = it
@@ -209,12 +242,13 @@ def library_calls(root, paths, name):
     return list(dict.fromkeys(called))
 
 
-def is_under(path, other):
+def is_under(path: str, other: str) -> bool:
+    """Whether a module's path is the other one, or inside of it."""
     return not other or path == other or path.startswith(f"{other}.")
 
 
-def lines(root, paths, is_all):
-    # The code to add: the library's own calls where they reach all blocks.
+def lines(root: Any, paths: list[str], is_all: bool) -> Any:
+    """The code to add: the library's own calls where they reach all blocks."""
     if is_all:
         for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
             calls = library_calls(root, paths, name)

@@ -1,11 +1,16 @@
-# Computes a linear layer and the cross-entropy of its result in chunks of rows, so that the logits of the whole batch never
-# exist. Rounding differs, because the gradient of the weight is a sum over chunks.
-#
-# A linear layer with many outputs returns `LazyLogits`. If something other than a loss uses those of a layer, that layer
-# computes as usual from then on; if no loss uses any, the technique is refused.
+"""Computes a linear layer and the cross-entropy of its result in chunks of rows, so that the logits of the whole
+batch never exist. Rounding differs, because the gradient of the weight is a sum over chunks.
+
+A linear layer with many outputs returns `LazyLogits`. If something other than a loss uses those of a layer, that
+layer computes as usual from then on; if no loss uses any, the technique is refused.
+"""
+
+from __future__ import annotations
 
 import functools
 import inspect
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -19,38 +24,47 @@ LEAST_CLASSES = 1024
 LEAST_ELEMENTS = 1 << 20  # of the logits
 CHUNK_BYTES = 128 << 20  # of a chunk's logits in 32 bits
 
-technique = None  # the active one
+technique: Any = None  # the active one
 otherwise = WeakIdKeyDictionary()  # weights whose results were used otherwise: how
 cross_entropy = F.cross_entropy
 
 
 class ChunkedLoss:
+    """The last linear layer and its loss, computed in chunks."""
+
     name = "chunked-loss"
 
-    def __init__(self, value):
+    def __init__(self, value: int | None) -> None:
         self.rows, self.count, self.classes, self.weight = value, 0, 0, None
         self.is_functional = False
 
-    def begin(self):
+    def begin(self) -> None:
         global technique
         technique = self
         observers.listeners["backward"].append(self.backward)
         original = F.linear
 
         @functools.wraps(original)
-        def linear(input, weight, bias=None):
+        def linear(input: Any, weight: Any, bias: Any = None) -> Any:
             if torch.is_grad_enabled() and self.suits(input, weight) and not is_checkpointed():
                 return lazy(input, weight, bias)
             return original(input, weight, bias)
 
         F.linear = linear
-        for place, name in ((torch, "matmul"), (torch, "mm"), (torch.Tensor, "matmul"), (torch.Tensor, "mm"), (torch.Tensor, "__matmul__")):
+        for place, name in (
+            (torch, "matmul"),
+            (torch, "mm"),
+            (torch.Tensor, "matmul"),
+            (torch.Tensor, "mm"),
+            (torch.Tensor, "__matmul__"),
+        ):
             setattr(place, name, self.product(getattr(place, name)))
 
-    def product(self, original):
-        # A product with a parameter, written without a layer: `h @ w.t()`.
+    def product(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A product with a parameter, written without a layer: `h @ w.t()`."""
+
         @functools.wraps(original)
-        def call(*args, **kwargs):
+        def call(*args: Any, **kwargs: Any) -> Any:
             if len(args) == 2 and not kwargs and torch.is_grad_enabled() and not torch.compiler.is_compiling():
                 weight, owner = as_weight(args[1])
                 if owner is not None and self.suits(args[0], weight, owner) and not is_checkpointed():
@@ -60,14 +74,17 @@ class ChunkedLoss:
 
         return call
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         why = context.wrapped_class(root)
         if why is None and context.is_sharded(root):
             why = "FSDP2's hooks need the logits"
         if why is not None:
             context.refuse(self.name, why)
 
-    def suits(self, input, weight, owner=None):
+    def suits(self, input: Any, weight: Any, owner: Any = None) -> bool:
+        """Whether the result of a linear layer with this input and weight is worth it, and no other use of it is
+        known.
+        """
         if type(input) is not torch.Tensor or type(weight) not in (torch.Tensor, torch.nn.Parameter):
             return False
         if weight.dim() != 2 or weight.shape[0] < LEAST_CLASSES or input.dim() < 2 or torch.compiler.is_compiling():
@@ -79,7 +96,7 @@ class ChunkedLoss:
             return False
         return (weight if owner is None else owner) not in otherwise and input.is_floating_point()
 
-    def backward(self):
+    def backward(self) -> None:
         if not self.count:
             used = max(otherwise.items(), key=lambda it: it[0].shape[0], default=None)
             why = "no linear layer with many outputs ends in a cross-entropy"
@@ -88,7 +105,7 @@ class ChunkedLoss:
                 why += f"; the result of that with {weight.shape[0]:,} outputs is used by {name}{at(line)}"
             context.refuse(self.name, why)
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         rows = "" if self.rows is None else f", rows={self.rows}"
         if self.is_functional and not self.owners():
             # The product is in the program's own code, which has no model to name.
@@ -96,42 +113,50 @@ class ChunkedLoss:
         lines = [context.IMPORT, *each.model(f"plimsoll.chunked_loss(model{rows})", self.owners(), roots.kinds)]
         return dict(applied=bool(self.count), detail=f"{self.classes:,} classes", lines=lines)
 
-    def owners(self):
-        # The classes of the models that have the layer.
-        has = lambda root: any(it is self.weight for it in root.parameters())
+    def owners(self) -> list[Any]:
+        """The classes of the models that have the layer."""
+        has: Callable[..., Any] = lambda root: any(it is self.weight for it in root.parameters())
         return [type(root).__name__ for root in roots.seen if has(root)]
 
 
-def is_checkpointed():
-    # Whether what runs is computed again later: a result that is computed where it is used would then save its tensors in another order.
+def is_checkpointed() -> bool:
+    """Whether what runs is computed again later: a result that is computed where it is used would then save its
+    tensors in another order.
+    """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
 
 
-def at(line):
+def at(line: str | None) -> str:
+    """` at LINE`, or nothing."""
     return f" at {line}" if line else ""
 
 
-def as_weight(other):
-    # The weight of a linear layer of which a matrix is the transposed one, and the parameter that it is a view of.
+def as_weight(other: Any) -> Any:
+    """The weight of a linear layer of which a matrix is the transposed one, and the parameter that it is a view of."""
     nothing = None, None
     if type(other) not in (torch.Tensor, torch.nn.Parameter) or other.dim() != 2 or not other.requires_grad:
         return nothing
     if other.is_leaf:
         return (other.t(), other) if other.shape[1] >= LEAST_CLASSES else nothing
     base = other._base
-    is_view = base is not None and base.is_leaf and base.shape == other.shape[::-1] and base.stride() == other.stride()[::-1]
+    is_view = (
+        base is not None and base.is_leaf and base.shape == other.shape[::-1] and base.stride() == other.stride()[::-1]
+    )
     return (base, base) if is_view else nothing
 
 
-def lazy(input, weight, bias, owner=None):
+def lazy(input: Any, weight: Any, bias: Any, owner: Any = None) -> Any:
+    """The layer's result, which is not computed yet."""
     kind = input.device.type
     compute = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-    return LazyLogits(input, weight, bias, compute or input.dtype, compute=compute, owner=weight if owner is None else owner)
+    return LazyLogits(
+        input, weight, bias, compute or input.dtype, compute=compute, owner=weight if owner is None else owner
+    )
 
 
-def used_otherwise(it, name):
-    # Another use: from now on this layer computes as usual.
+def used_otherwise(it: Any, name: str) -> None:
+    """Another use: from now on this layer computes as usual."""
     weight = it.options["owner"]
     if technique.count and technique.weight is weight:
         line = context.program_line()
@@ -140,7 +165,8 @@ def used_otherwise(it, name):
         otherwise[weight] = (name, context.program_line())
 
 
-def loss(name, *args, **kwargs):
+def loss(name: str, *args: Any, **kwargs: Any) -> Any:
+    """The loss of lazy logits in chunks; NotImplemented where it has to be computed as usual."""
     bound = inspect.signature(inspect.unwrap(getattr(F, name))).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments
@@ -171,9 +197,10 @@ def loss(name, *args, **kwargs):
 
 
 class Chunked(torch.autograd.Function):
-    # The forward pass also computes the gradients, for a gradient of the loss of one; the backward pass scales them.
+    """The forward pass also computes the gradients, for a gradient of the loss of one; the backward pass scales them."""
+
     @staticmethod
-    def forward(ctx, input, weight, bias, target, options):
+    def forward(ctx: Any, input: Any, weight: Any, bias: Any, target: Any, options: dict[str, Any]) -> Any:
         with torch.autocast(input.device.type, enabled=False):
             total, held = run(input, weight, bias, target, options, ctx.needs_input_grad)
         scale = None
@@ -185,15 +212,15 @@ class Chunked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, ...]:
         *held, scale = ctx.saved_tensors
         if scale is not None:
             gradient = gradient / scale
         return *(it if it is None else it.mul_(gradient.to(it.dtype)) for it in held), None, None
 
 
-def run(input, weight, bias, target, options, needs):
-    # The sum of the losses, and the gradients of input, weight and bias.
+def run(input: Any, weight: Any, bias: Any, target: Any, options: dict[str, Any], needs: Any) -> tuple[Any, Any]:
+    """The sum of the losses, and the gradients of input, weight and bias."""
     compute = options["compute"]
     w, b = weight.to(compute), None if bias is None else bias.to(compute)
     to_input = torch.empty_like(input) if needs[0] else None
@@ -214,12 +241,12 @@ def run(input, weight, bias, target, options, needs):
         if to_bias is not None:
             to_bias.add_(slope.sum(0))
         del slope, part
-    narrow = lambda it, like: it if it is None else it.to(like.dtype)
+    narrow: Callable[..., Any] = lambda it, like: it if it is None else it.to(like.dtype)
     return total.to(options["dtype"]), (to_input, narrow(to_weight, weight), narrow(to_bias, bias))
 
 
-def differentiated(logits, target, options):
-    # The loss of a chunk, and its gradient.
+def differentiated(logits: Any, target: Any, options: dict[str, Any]) -> tuple[Any, Any]:
+    """The loss of a chunk, and its gradient."""
     with torch.enable_grad():
         leaf = logits.detach().requires_grad_()
         more = dict(ignore_index=options["ignore_index"], label_smoothing=options["label_smoothing"])

@@ -1,6 +1,11 @@
-# Compiles the model with torch.compile, which keeps only a share of the activations: the others are computed again in the backward pass,
-# as the compiler chooses them. For programs that do not compile it themselves (memory_budget.py is for those). Rounding differs, and
-# dropout draws other masks.
+"""Compiles the model with torch.compile, which keeps only a share of the activations: the others are computed again
+in the backward pass, as the compiler chooses them. For programs that do not compile it themselves (memory_budget.py
+is for those). Rounding differs, and dropout draws other masks.
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 import torch
 
@@ -9,13 +14,15 @@ from .memory_budget import MemoryBudget, has_compiled, setting
 
 
 class Compile(MemoryBudget):
+    """torch.compile around each model."""
+
     name = "compile"
 
-    def __init__(self, value):
+    def __init__(self, value: int | None) -> None:
         super().__init__(value)
         self.count = 0
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         why = "the program compiles its model itself (use memory-budget)" if context.wrapped_class(root) else None
         if why is None and context.is_sharded(root):
             why = "FSDP2 shards the model"
@@ -26,7 +33,7 @@ class Compile(MemoryBudget):
         root.compile()
         self.count += 1
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         if not self.count or not has_compiled():
             return dict(applied=False, detail=context.untrained(), lines=[])
         lines = [*setting(self.percent), "model.compile()"]

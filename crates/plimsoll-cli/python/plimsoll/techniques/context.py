@@ -1,25 +1,32 @@
-# What the techniques share in a process: which are active, the verb that runs the program, refusals and failures.
+"""What the techniques share in a process: which are active, the verb that runs the program, refusals and failures."""
+
+from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import Any, NoReturn
 
-active = []  # techniques, the outermost first
-host = None  # has `refused(name, reason)`, `failed(name, failure)` and `unread()`; set by `activate`
+active: list[Any] = []  # techniques, the outermost first
+host: Any = None  # has `refused(name, reason)`, `failed(name, failure)` and `unread()`; set by `activate`
 is_eager = False  # whether what torch.compile returns runs its operators one by one; set by no-compile
 FROZEN = "<frozen plimsoll "  # the file name of our frames begins so
 IMPORT = "import plimsoll  # pip install plimsoll-gpu"  # the first of the lines to add, where they call our functions
 
 
-def refuse(name, reason):
-    # Ends the program: the technique cannot be applied to it.
+def refuse(name: str, reason: str) -> NoReturn:
+    """Ends the program: the technique cannot be applied to it."""
     host.refused(name, reason)
     raise SystemExit(2)  # Only where the host has not ended the process.
 
 
-def culprit(failure):
-    # The name of the technique that raised this; None if the program did, or ran out of memory.
-    import torch
+def culprit(failure: BaseException) -> str | None:
+    """The name of the technique that raised this; None if the program did, or ran out of memory."""
     import traceback
+
+    import torch
 
     if isinstance(failure, torch.cuda.OutOfMemoryError):
         return None
@@ -39,14 +46,16 @@ def culprit(failure):
     return next((it for it in named if it in names), next(iter(names), None))
 
 
-def is_around(file):
-    # Whether a file is of a package, or of what `predict` puts around operators.
+def is_around(file: str) -> bool:
+    """Whether a file is of a package, or of what `predict` puts around operators."""
     is_packages = "site-packages" in file or "dist-packages" in file
     return is_packages or (file.startswith(FROZEN) and f"{__package__}.{file[len(FROZEN) : -1]}" not in sys.modules)
 
 
-def guarded(function, *args, **kwargs):
-    # Calls it. Where a technique raises, the run ends: the program might catch the exception and train without a step.
+def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Calls it. Where a technique raises, the run ends: the program might catch the exception and train without a
+    step.
+    """
     try:
         return function(*args, **kwargs)
     except Exception as failure:
@@ -56,19 +65,19 @@ def guarded(function, *args, **kwargs):
         raise
 
 
-def untrained():
-    # Why a technique that acts on a model's call had none.
+def untrained() -> str:
+    """Why a technique that acts on a model's call had none."""
     return "no module was called in training mode with gradients"
 
 
-def unread():
-    # Copies of unknown values to the host are not the program's reads while this is open.
+def unread() -> AbstractContextManager[None]:
+    """A context in which copies of unknown values to the host are not the program's reads."""
     return host.unread() if host is not None else contextlib.nullcontext()
 
 
-def program_line():
-    # The innermost line of the program, as `train.py:12`.
-    frame = sys._getframe(1)
+def program_line() -> str | None:
+    """The innermost line of the program, as `train.py:12`."""
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not is_library(file):
@@ -77,15 +86,16 @@ def program_line():
     return None
 
 
-def is_library(file):
+def is_library(file: str) -> bool:
+    """Whether a file is of an installed package, the standard library, or ours."""
     import os
 
     places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
     return any(place in file for place in places)
 
 
-def wrapped_class(root):
-    # Why calls inside this module cannot be changed; None if they can.
+def wrapped_class(root: Any) -> str | None:
+    """Why calls inside this module cannot be changed; None if they can."""
     for module in root.modules():
         kind = type(module).__name__
         is_compiled = kind == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
@@ -96,6 +106,6 @@ def wrapped_class(root):
     return None
 
 
-def is_sharded(root):
-    # FSDP2 replaces the class of a module by one named FSDP….
+def is_sharded(root: Any) -> bool:
+    """Whether FSDP2 shards a model. FSDP2 replaces the class of a module by one named FSDP…."""
     return any(type(module).__name__.startswith(("FSDP", "FullySharded")) for module in root.modules())

@@ -1,8 +1,15 @@
-# Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that it reads and
-# writes, and where it ran. Only for a run of its own: a dispatch mode keeps tensors alive a little longer.
-#
-# Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model; `block N.M` inside
-# the nested block M of it; `rest` is all else, evaluation too. The step is the one with the fewest FLOPs: others may contain an evaluation.
+"""Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that
+it reads and writes, and where it ran. Only for a run of its own: a dispatch mode keeps tensors alive a little longer.
+
+Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model;
+`block N.M` inside the nested block M of it; `rest` is all else, evaluation too. The step is the one with the fewest
+FLOPs: others may contain an evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,18 +26,23 @@ REDUCED = {torch.float16: "f16", torch.bfloat16: "bf16", torch.float64: "f64"}
 
 
 class Count:
+    """The work of one step."""
+
     name = "count"
 
-    def __init__(self, value):
-        self.phase, self.mode = "rest", None
-        self.work, self.least = {}, {}  # (phase, type, flops, bytes): operators, of this step and of the whole one with the fewest FLOPs
+    def __init__(self, value: int | None) -> None:
+        self.phase = "rest"
+        self.mode: Mode | None = None
+        # (phase, type, flops, bytes): operators, of this step and of the whole one with the fewest FLOPs
+        self.work: dict[tuple[str, str, int, int], int] = {}
+        self.least: dict[tuple[str, str, int, int], int] = {}
         self.steps = self.blocks = self.nested = 0
         self.repeats = blocks.Repeats()
 
-    def begin(self):
+    def begin(self) -> None:
         observers.listeners["stepped"].append(self.stepped)
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         found, has_nested = blocks.find(root), bool(blocks.nested(root))
         for path, block in found:
             inside = blocks.find(block) if has_nested else []
@@ -46,25 +58,28 @@ class Count:
             for module in self.repeats.places:
                 module.register_forward_pre_hook(self.look)
 
-    def look(self, module, args):
+    def look(self, module: Any, args: Any) -> None:
+        """Before a module's call: whether it is a block, because it is called again."""
         if self.phase == "root" and module.training and torch.is_grad_enabled() and self.repeats.is_again(module):
             self.mark(module, "root", f"block {self.blocks}")
             self.blocks += 1
 
-    def mark(self, block, outside, phase):
-        def enter(module, args):
+    def mark(self, block: Any, outside: str, phase: str) -> None:
+        """What a block's call computes is of this phase."""
+
+        def enter(module: Any, args: Any) -> None:
             # What is computed again in the backward pass is no forward pass.
             if self.phase == outside and module.training and torch.is_grad_enabled():
                 self.phase = phase
 
-        def leave(module, args, result):
+        def leave(module: Any, args: Any, result: Any) -> None:
             if self.phase == phase:
                 self.phase = outside
 
         block.register_forward_pre_hook(enter)
         block.register_forward_hook(leave, always_call=True)
 
-    def around(self, root, following, args, kwargs):
+    def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.mode is None:
             self.mode = Mode(self)
             self.mode.__enter__()
@@ -75,8 +90,8 @@ class Count:
         finally:
             self.phase = "rest"
 
-    def stepped(self, optimizer):
-        # A step is done once every optimizer has stepped, which the host counts.
+    def stepped(self, optimizer: Any) -> None:
+        """A step is done once every optimizer has stepped, which the host counts."""
         steps = getattr(context.host, "counted", self.steps + 1)
         if steps == self.steps:
             return
@@ -85,7 +100,8 @@ class Count:
             self.least = self.work
         self.work = {}
 
-    def add(self, func, args, kwargs, result):
+    def add(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Adds an operator to the work of this step."""
         packet = func._overloadpacket
         if packet.__name__ in FREE or getattr(func, "is_view", False):
             return
@@ -97,22 +113,27 @@ class Count:
         key = (self.phase, rate(packet, tensors), flops, sum({id(it): it.nbytes for it in tensors}.values()))
         self.work[key] = self.work.get(key, 0) + 1
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         work = self.least or self.work
         rows = [[*key, number] for key, number in work.items()]
         return dict(applied=True, detail="", lines=[], work=rows, blocks=self.blocks, nested=self.nested)
 
 
-def flops(work):
+def flops(work: Any) -> int:
+    """The FLOPs of this work."""
     return sum(key[2] * number for key, number in work.items())
 
 
 class Mode(TorchDispatchMode):
-    def __init__(self, counted):
+    """Counts each operator that runs."""
+
+    def __init__(self, counted: Any) -> None:
         super().__init__()
         self.counted = counted
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         func, args = lengths_on_the_host(func, args)
         result = func(*args, **kwargs)
@@ -123,9 +144,11 @@ class Mode(TorchDispatchMode):
         return result
 
 
-def lengths_on_the_host(func, args):
-    # Under a dispatch mode, PyTorch chooses the form of `ctc_loss` whose lengths are tensors, which has no kernel for lengths in the
-    # host's memory.
+def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
+    """The operator and its arguments, with the lengths of `ctc_loss` as numbers where the host has them. Under a
+    dispatch mode, PyTorch chooses the form of `ctc_loss` whose lengths are tensors, which has no kernel for lengths
+    in the host's memory.
+    """
     place = dict(_ctc_loss=2, _ctc_loss_backward=3).get(func._overloadpacket.__name__)
     if place is not None and func._overloadname == "Tensor" and all(it.is_cpu for it in args[place : place + 2]):
         lengths = [it.tolist() for it in args[place : place + 2]]
@@ -133,9 +156,10 @@ def lengths_on_the_host(func, args):
     return func, args
 
 
-def rate(packet, tensors):
-    # The type in which a GPU multiplies, that of the operator's first floating tensor; `conv` before that of a convolution, which
-    # reaches less of it.
+def rate(packet: Any, tensors: Any) -> str:
+    """The type in which a GPU multiplies, that of the operator's first floating tensor; `conv` before that of a
+    convolution, which reaches less of it.
+    """
     is_convolution = "convolution" in packet.__name__
     kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)
     if kind == torch.float32:
@@ -146,7 +170,8 @@ def rate(packet, tensors):
     return f"conv {name}" if is_convolution else name
 
 
-def products():
+def products() -> Any:
+    """PyTorch's formulas of FLOPs, also for products in place."""
     from torch.utils.flop_counter import flop_registry
 
     found = dict(flop_registry)

@@ -1,18 +1,22 @@
-# The code to add where the program has several models or several optimizers: a line for each.
+"""The code to add where the program has several models or several optimizers: a line for each."""
+
+from __future__ import annotations
 
 MOST = 4  # lines
 
 
-def model(call, acted, of):
-    # `acted` are the classes of the models that the technique acted on, of the classes of all.
+def model(call: str, acted: list[str], of: list[str]) -> list[str]:
+    """`acted` are the classes of the models that the technique acted on, of the classes of all."""
     return several(call, "model", acted) if len(of) > 1 else [call]
 
 
-def optimizer(call, kinds):
+def optimizer(call: str, kinds: list[str]) -> list[str]:
+    """The call for each of the program's optimizers, which are of these classes."""
     return several(call, "optimizer", kinds) if len(kinds) > 1 else [call]
 
 
-def several(call, variable, names):
+def several(call: str, variable: str, names: list[str]) -> list[str]:
+    """A line for each name, or a loop where there are many."""
     if len(names) <= MOST:
         return [f"{call}  # {variable}: {name}" for name in names]
     counts = {name: names.count(name) for name in names}

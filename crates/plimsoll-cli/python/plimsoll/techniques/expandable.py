@@ -1,13 +1,19 @@
-# Expandable segments: the allocator maps pages into a few growing segments, which fragment less. The same numbers.
+"""Expandable segments: the allocator maps pages into a few growing segments, which fragment less. The same numbers."""
+
+from __future__ import annotations
+
+from typing import Any
 
 
 class Expandable:
+    """Expandable segments of PyTorch's allocator."""
+
     name = "expandable"
 
-    def __init__(self, value):
+    def __init__(self, value: int | None) -> None:
         pass
 
-    def begin(self):
+    def begin(self) -> None:
         import os
 
         # PyTorch reads them when it first uses CUDA: before 2.9 only the second. The launcher has set them, except for a process that was
@@ -19,14 +25,15 @@ class Expandable:
                 own = f"{own},expandable_segments:True".lstrip(",")
             os.environ[name] = own
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         return dict(
             applied=True,
             detail="",
             lines=[f"# before Python starts: export {self.variable()}=expandable_segments:True"],
         )
 
-    def variable(self):
+    def variable(self) -> Any:
+        """The environment variable that this PyTorch reads."""
         import torch
 
         new = hasattr(torch._C, "_accelerator_setAllocatorSettings")

@@ -1,4 +1,8 @@
-# What a technique is called in the framework that the program trains with: comments before the code that does the same.
+"""What a technique is called in the framework that the program trains with: comments before the code that does the
+same.
+"""
+
+from __future__ import annotations
 
 import sys
 
@@ -18,8 +22,8 @@ LIGHTNING = {
 }
 
 
-def words(name, number):
-    # Lines for the frameworks that are loaded.
+def words(name: str, number: int | None) -> list[str]:
+    """Lines for the frameworks that are loaded."""
     found = []
     if "transformers.trainer" in sys.modules and name in TRAINER:
         found.append(f"# transformers: TrainingArguments({TRAINER[name].format(number)}); without a Trainer:")

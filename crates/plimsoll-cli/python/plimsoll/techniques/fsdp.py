@@ -1,32 +1,49 @@
-# Shards the model's parameters, gradients and optimizer states over the ranks of `run --devices N` (FSDP2: `fully_shard` of
-# the repeated blocks and of the model). Each rank computes its rows of the batch. Rounding differs, because gradients are sums
-# over ranks, and dropout draws other masks.
-#
-# The program stays one of a single process: outside the model's calls every rank has the whole batch and does the same.
+"""Shards the model's parameters, gradients and optimizer states over the ranks of `run --devices N` (FSDP2:
+`fully_shard` of the repeated blocks and of the model). Each rank computes its rows of the batch. Rounding differs,
+because gradients are sums over ranks, and dropout draws other masks.
+
+The program stays one of a single process: outside the model's calls every rank has the whole batch and does the same.
+"""
+
+from __future__ import annotations
 
 import functools
 import gc
 import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import blocks, checkpoint, context, observers, parts, ranks
 
+if TYPE_CHECKING:
+    from .rows import Rows
+
 # Those that `fully_shard` and we use, under their names of all versions.
-COLLECTIVES = ("all_gather_single", "all_gather_into_tensor", "reduce_scatter_single", "reduce_scatter_tensor", "all_reduce")
+COLLECTIVES = (
+    "all_gather_single",
+    "all_gather_into_tensor",
+    "reduce_scatter_single",
+    "reduce_scatter_tensor",
+    "all_reduce",
+)
 LAUNCH = "plimsoll run --devices N --with fsdp -- python train.py"
 
 
 class Fsdp:
+    """The model, sharded over ranks."""
+
     name = "fsdp"
 
-    def __init__(self, value):
-        self.mesh, self.rank, self.world = None, 0, 0
+    def __init__(self, value: int | None) -> None:
+        self.mesh: Any = None
+        self.rank = self.world = 0
         self.sharded = 0  # modules with a `fully_shard` of their own
-        self.lines = []
+        self.lines: list[str] = []
         self.sent = self.steps = self.calls = 0  # bytes that this rank sends, optimizer steps, calls of the model
 
-    def begin(self):
+    def begin(self) -> None:
         if not ranks.are_own():
             return
         ranks.hide()
@@ -37,7 +54,7 @@ class Fsdp:
         self.begin_group = distributed.init_process_group
 
         @functools.wraps(self.begin_group)
-        def init_process_group(*args, **kwargs):
+        def init_process_group(*args: Any, **kwargs: Any) -> Any:
             if self.is_joining:
                 return self.begin_group(*args, **kwargs)
             context.refuse(
@@ -62,22 +79,27 @@ class Fsdp:
             setattr(place, name, call)
             setattr(place.clip_grad, name, call)
 
-    def first_order(self, original):
-        # The parameters of a sharded module are gone after its backward pass, and a second derivative needs them.
+    def first_order(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, which refuses second derivatives. The parameters of a sharded module are gone after its
+        backward pass, and a second derivative needs them.
+        """
         signature = inspect.signature(original)
 
         @functools.wraps(original)
-        def call(*args, **kwargs):
+        def call(*args: Any, **kwargs: Any) -> Any:
             if self.sharded and signature.bind(*args, **kwargs).arguments.get("create_graph"):
                 context.refuse(self.name, "the program takes gradients of gradients (create_graph=True)")
             return original(*args, **kwargs)
 
         return call
 
-    def counted(self, original):
-        # In a ring each rank sends all parts of the whole tensor but one; an all-reduce is a reduce-scatter and an all-gather.
+    def counted(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The collective, which adds what it sends. In a ring each rank sends all parts of the whole tensor but one;
+        an all-reduce is a reduce-scatter and an all-gather.
+        """
+
         @functools.wraps(original)
-        def call(*args, **kwargs):
+        def call(*args: Any, **kwargs: Any) -> Any:
             whole = max(it.nbytes for it in [*args, *kwargs.values()] if isinstance(it, torch.Tensor))
             times = 2 if original.__name__ == "all_reduce" else 1
             self.sent += times * whole * (self.world - 1) // self.world
@@ -85,7 +107,7 @@ class Fsdp:
 
         return call
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         self.check(root)
         device = next((it.device for it in root.parameters()), torch.device("cpu"))
         if self.mesh is None:
@@ -93,14 +115,21 @@ class Fsdp:
             self.mesh = ranks.join(device.type)
             self.is_joining = False
             if device.type == "cpu" and not averages():
-                context.refuse(self.name, f"Gloo of PyTorch {torch.__version__} adds gradients where it should average them")
+                context.refuse(
+                    self.name, f"Gloo of PyTorch {torch.__version__} adds gradients where it should average them"
+                )
         self.shard(root)
 
-    def check(self, root):
+    def check(self, root: Any) -> None:
+        """Refuses a model or a program that cannot be sharded."""
         why = context.wrapped_class(root)
         if not self.world:
             launched = torch.distributed.is_available() and torch.distributed.is_torchelastic_launched()
-            why = f"it starts the ranks itself, without torchrun: {LAUNCH}" if launched else f"it needs several GPUs: {LAUNCH}"
+            why = (
+                f"it starts the ranks itself, without torchrun: {LAUNCH}"
+                if launched
+                else f"it needs several GPUs: {LAUNCH}"
+            )
         elif not hasattr(torch.distributed.fsdp, "fully_shard"):
             why = f"PyTorch {torch.__version__} has no torch.distributed.fsdp.fully_shard"
         if why is not None:
@@ -115,7 +144,8 @@ class Fsdp:
             ):
                 context.refuse(self.name, "the optimizer has states before the first call of the model")
 
-    def shard(self, root):
+    def shard(self, root: Any) -> None:
+        """Shards the blocks and the model, and what the optimizers have of them."""
         fully_shard = torch.distributed.fsdp.fully_shard
         for tensor in [*root.parameters(), *root.buffers()]:
             torch.distributed.broadcast(tensor.detach(), 0)
@@ -135,7 +165,7 @@ class Fsdp:
             optimizer.register_state_dict_post_hook(lambda optimizer, state: whole(state))
         self.lines += lines(root, bool(found), self.world)
 
-    def around(self, root, following, args, kwargs):
+    def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         from .rows import All, Lazy, Own, Rows, Sum
 
         checkpoint.without_cache(root, kwargs)
@@ -146,14 +176,16 @@ class Fsdp:
         self.calls += 1
         if self.calls <= 3:
             self.compare([it for it in cut.leaves if cut.is_cut(it)])
-        own = lambda it: (Own.apply(it, rows) if it.requires_grad else rows.own(it)) if cut.is_cut(it) else it
+        own: Callable[..., Any] = lambda it: (
+            (Own.apply(it, rows) if it.requires_grad else rows.own(it)) if cut.is_cut(it) else it
+        )
         args, kwargs = torch.utils._pytree.tree_unflatten([own(it) for it in cut.leaves], cut.structure)
         with parts.Reduction(self.name, cut.sizes) as reduction, Masks(self.calls * self.world + self.rank, root):
             result = following(*args, **kwargs)
         has_loss = parts.has_loss(result)
         share = self.share(reduction, rows, has_loss)
 
-        def joined(value):
+        def joined(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
                 if value is None or isinstance(value, (bool, int, float, str)):
                     return value
@@ -166,8 +198,8 @@ class Fsdp:
 
         return torch.utils._pytree.tree_map(joined, result)
 
-    def share(self, reduction, rows, has_loss):
-        # The share of this rank in a mean; None: the loss is a sum.
+    def share(self, reduction: parts.Reduction, rows: Rows, has_loss: bool) -> Any:
+        """The share of this rank in a mean; None: the loss is a sum."""
         known = reduction.weights([rows.sizes[rows.rank]], has_loss)
         if known is None:
             return None
@@ -177,66 +209,80 @@ class Fsdp:
         torch.distributed.all_reduce(total, group=rows.group)
         return known[0] / total
 
-    def compare(self, tensors):
-        # All ranks have to have the same batch: a generator that the program seeds by the clock has not.
-        marks = [it.detach().double().sum() if not it.is_complex() else it.detach().abs().double().sum() for it in tensors]
+    def compare(self, tensors: Any) -> None:
+        """Refuses batches that differ between ranks. All ranks have to have the same batch: a generator that the
+        program seeds by the clock has not.
+        """
+        marks = [
+            it.detach().double().sum() if not it.is_complex() else it.detach().abs().double().sum() for it in tensors
+        ]
         own = torch.stack(marks)
         least, most = own.clone(), own.clone()
         torch.distributed.all_reduce(least, torch.distributed.ReduceOp.MIN, group=self.mesh.get_group())
         torch.distributed.all_reduce(most, torch.distributed.ReduceOp.MAX, group=self.mesh.get_group())
         with context.unread():
-            is_same = bool(((least == most) | (least != least)).all().cpu()) or getattr(context.host, "has_no_values", False)
+            is_same = bool(((least == most) | (least != least)).all().cpu()) or getattr(
+                context.host, "has_no_values", False
+            )
         if not is_same:
-            context.refuse(self.name, "the ranks have different batches: seed the generators that the program draws its data from")
+            context.refuse(
+                self.name, "the ranks have different batches: seed the generators that the program draws its data from"
+            )
 
-    def stepped(self, optimizer):
+    def stepped(self, optimizer: Any) -> None:
         self.steps += 1
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         detail = f"{self.world} ranks, {self.sharded} modules sharded" if self.sharded else context.untrained()
         return dict(applied=bool(self.sharded), detail=detail, lines=self.lines, bytes=self.sent // max(self.steps, 1))
 
 
 class Masks:
-    # Random numbers inside the model differ between ranks and calls; outside they stay alike, and the program's own.
-    def __init__(self, number, root):
+    """Random numbers inside the model differ between ranks and calls; outside they stay alike, and the program's own."""
+
+    def __init__(self, number: int, root: Any) -> None:
         self.number = number
         device = next((it.device for it in root.parameters()), torch.device("cpu"))
         self.fork = torch.random.fork_rng([device.index or 0] if device.type == "cuda" else [])
 
-    def __enter__(self):
+    def __enter__(self) -> None:
         self.fork.__enter__()
         torch.manual_seed((torch.initial_seed() + 0x9E3779B97F4A7C15 * self.number) % (1 << 63))
 
-    def __exit__(self, *failure):
+    def __exit__(self, *failure: object) -> Any:
         return self.fork.__exit__(*failure)
 
 
-def is_sharded(tensor):
+def is_sharded(tensor: Any) -> bool:
+    """Whether a tensor is one of several ranks."""
     return isinstance(tensor, torch.distributed.tensor.DTensor)
 
 
-def averages():
-    # Gloo of PyTorch 2.8 does not.
+def averages() -> bool:
+    """Whether Gloo averages gradients: that of PyTorch 2.8 does not."""
     from torch import distributed
 
     part = torch.zeros(1)
     distributed.reduce_scatter_tensor(part, torch.ones(distributed.get_world_size()), op=distributed.ReduceOp.AVG)
-    return part.item() == 1.0
+    return bool(part.item() == 1.0)
 
 
-def unsharded(original):
+def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, whose result is whole."""
+
     @functools.wraps(original)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         return whole(original(*args, **kwargs))
 
     return call
 
 
-def replace(pairs):
-    # Puts the sharded parameters where the program keeps the old ones: in optimizers, and in lists and dictionaries of its own.
+def replace(pairs: dict[int, tuple[Any, Any]]) -> None:
+    """Puts the sharded parameters where the program keeps the old ones: in optimizers, and in lists and dictionaries
+    of its own.
+    """
     mine = {id(it) for it in pairs.values()}
-    changed = lambda it: pairs[id(it)][1] if id(it) in pairs else it
+    changed: Callable[..., Any] = lambda it: pairs[id(it)][1] if id(it) in pairs else it
     for holder in gc.get_referrers(*(old for old, _ in pairs.values())):
         if isinstance(holder, list):
             holder[:] = [changed(it) for it in holder]
@@ -244,17 +290,19 @@ def replace(pairs):
             holder.update({key: changed(it) for key, it in holder.items() if id(it) in pairs})
 
 
-def whole(state):
-    # The same nested dictionary with whole tensors, as a program of one process saves it.
+def whole(state: Any) -> Any:
+    """The same nested dictionary with whole tensors, as a program of one process saves it."""
     return torch.utils._pytree.tree_map(lambda it: it.full_tensor() if is_sharded(it) else it, state)
 
 
-def whole_state(module, state, prefix, metadata):
+def whole_state(module: Any, state: Any, prefix: str, metadata: Any) -> None:
+    """A hook: the saved state of a model has whole tensors."""
     for name, value in state.items():
         state[name] = value.full_tensor() if is_sharded(value) else value
 
 
-def sharded_state(mesh, module, state, prefix, *rest):
+def sharded_state(mesh: Any, module: Any, state: Any, prefix: str, *rest: Any) -> None:
+    """A hook: a state that is loaded is sharded first."""
     from torch.distributed.tensor import Shard, distribute_tensor
 
     own = dict(module.named_parameters(remove_duplicate=False))
@@ -264,7 +312,8 @@ def sharded_state(mesh, module, state, prefix, *rest):
             state[prefix + name] = distribute_tensor(value.to(parameter.device), mesh, [Shard(0)])
 
 
-def lines(root, has_blocks, world):
+def lines(root: Any, has_blocks: bool, world: int) -> list[str]:
+    """The code that does the same."""
     found = [path for path, _ in blocks.find(root)]
     each = [f"for block in {blocks.expression(root, found)}:", "    fully_shard(block)"] if has_blocks else []
     return [

@@ -1,14 +1,19 @@
-# Copies of saved tensors to the host and back, beside the computation.
-#
-# Of the bytes that a forward pass saves, a share stays on the GPU: the last ones, which are needed again first. The first ones
-# leave. Their copies begin at once if they left in the last forward pass of the model, too; before more than the share is on the
-# GPU, the computation's stream waits for the oldest copy. In the backward pass tensors come back ahead of their use, in the opposite order, as
-# far as the share allows. What is allocated depends on bytes and on the order of requests, never on time.
-#
-# Each direction has a stream of its own. Memory for tensors that come back is from the computation's stream, where it is freed; the
-# copy waits for what was queued there before. Pinned memory is kept for the next step.
+"""Copies of saved tensors to the host and back, beside the computation.
+
+Of the bytes that a forward pass saves, a share stays on the GPU: the last ones, which are needed again first. The
+first ones leave. Their copies begin at once if they left in the last forward pass of the model, too; before more than
+the share is on the GPU, the computation's stream waits for the oldest copy. In the backward pass tensors come back
+ahead of their use, in the opposite order, as far as the share allows. What is allocated depends on bytes and on the
+order of requests, never on time.
+
+Each direction has a stream of its own. Memory for tensors that come back is from the computation's stream, where it
+is freed; the copy waits for what was queued there before. Pinned memory is kept for the next step.
+"""
+
+from __future__ import annotations
 
 import weakref
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -18,12 +23,14 @@ from . import context
 CHANGED = "one of the variables needed for gradient computation has been modified by an inplace operation (under the technique offload)"
 LEAST = 2  # this many tensors may always wait on the GPU, for a copy or for their use
 
-streams = {}  # by device and direction: one each for the whole process
-pinned = {}  # by size, a power of two: [(buffer, the end of the last copy from or to it)]
+streams: dict[tuple[Any, str], Any] = {}  # by device and direction: one each for the whole process
+pinned: dict[
+    int, list[tuple[Any, Any]]
+] = {}  # by size, a power of two: [(buffer, the end of the last copy from or to it)]
 
 
-def beside(device, direction):
-    # The device's stream of copies, which waits for what the computation has queued.
+def beside(device: Any, direction: str) -> Any:
+    """The device's stream of copies, which waits for what the computation has queued."""
     if (device, direction) not in streams:
         streams[device, direction] = torch.cuda.Stream(device)
     stream = streams[device, direction]
@@ -31,34 +38,41 @@ def beside(device, direction):
     return stream
 
 
-def pinned_buffer(bytes):
-    # PyTorch's pinned allocator rounds to powers of two, too.
+def pinned_buffer(bytes: int) -> tuple[Any, Any]:
+    """A free buffer in pinned memory, and the end of the last copy from or to it. PyTorch's pinned allocator rounds
+    to powers of two, too.
+    """
     size = 1 << (bytes - 1).bit_length()
     free = pinned.setdefault(size, [])
     return free.pop() if free else (torch.empty(size, dtype=torch.uint8, pin_memory=True), None)
 
 
 class Before:
-    # What a model's forward passes saved: the most bytes, and how many tensors left in the last one.
-    def __init__(self):
+    """What a model's forward passes saved: the most bytes, and how many tensors left in the last one."""
+
+    def __init__(self) -> None:
         self.bytes = self.left = 0
 
 
 class Lane:
-    # The copies of one forward pass and its backward pass.
-    def __init__(self, stays, before, gradient_bytes):
+    """The copies of one forward pass and its backward pass."""
+
+    def __init__(self, stays: float, before: Before, gradient_bytes: Any) -> None:
         self.stays, self.before = stays, before  # the share that stays, the model's earlier passes
         self.gradient_bytes = gradient_bytes  # called once: the bytes of gradients that the backward pass will allocate
-        self.order = []  # weak references to all tensors, in the order of the forward pass
+        self.order: list[weakref.ref[Moved]] = []  # weak references to all tensors, in the order of the forward pass
         self.saved_bytes = self.copied_bytes = 0
         self.waiting = self.waiting_bytes = 0  # on the GPU, until they leave or are used
         self.oldest = 0  # all before it have left
-        self.next, self.turn = None, 0  # the next to come back, and the number of the backward pass
+        self.next: int | None = None  # the next to come back
+        self.turn = 0  # the number of the backward pass
 
-    def most_bytes(self):
+    def most_bytes(self) -> float:
+        """How many bytes may wait on the GPU."""
         return self.stays * max(self.before.bytes, self.saved_bytes)
 
-    def add(self, tensor):
+    def add(self, tensor: Any) -> Moved:
+        """A tensor was saved. The oldest ones leave as far as too much waits."""
         moved = Moved(self, tensor, len(self.order), self.saved_bytes)
         self.order.append(weakref.ref(moved))
         self.saved_bytes += moved.bytes
@@ -72,13 +86,15 @@ class Lane:
                 oldest.leave()
         return moved
 
-    def end(self):
-        # The forward pass has ended.
+    def end(self) -> None:
+        """The forward pass has ended."""
         if self.order:
             self.before.bytes, self.before.left = max(self.before.bytes, self.saved_bytes), self.oldest
 
-    def fetch_ahead(self, used):
-        # As gradients take memory, less may wait: the sum stays that of the end of the forward pass.
+    def fetch_ahead(self, used: Moved) -> None:
+        """Queues copies of tensors that will be used next. As gradients take memory, less may wait: the sum stays
+        that of the end of the forward pass.
+        """
         if self.next is None:
             self.grows = self.gradient_bytes()
             self.next = len(self.order) - 1
@@ -100,20 +116,23 @@ class Lane:
 
 
 class Moved:
-    # A storage that was saved: on the device, on the host, or both.
-    def __init__(self, lane, tensor, number, before_bytes):
+    """A storage that was saved: on the device, on the host, or both."""
+
+    def __init__(self, lane: Any, tensor: Any, number: int, before_bytes: int) -> None:
         storage = tensor.untyped_storage()
         self.lane, self.number, self.before_bytes = lane, number, before_bytes
         self.device, self.bytes = storage.device, storage.nbytes()
         self.original, self.version = tensor.detach(), tensor._version  # detached, it shares the count of changes
         self.kept = storage  # the storage on the device, while it is there for us
         self.back = None  # a weak reference to it, once it was asked for
-        self.host = self.copied = self.arrived = None
+        self.host: Any = None
+        self.copied: Any = None
+        self.arrived: Any = None
         self.has_left = self.is_stale = self.is_waiting = False
         self.views = self.asked = 0  # the tensors saved in it, and how many of them were asked for
         self.turn = 0
 
-    def __del__(self):
+    def __del__(self) -> None:
         self.wait_no_more()
         # Fetched, and never asked for: its memory may be used again only after the copy into it.
         if self.kept is not None and self.arrived is not None:
@@ -121,19 +140,21 @@ class Moved:
         if self.host is not None and self.device.type == "cuda":
             pinned[self.buffer.numel()].append((self.buffer, self.arrived or self.copied))
 
-    def wait(self):
+    def wait(self) -> None:
+        """It is on the GPU, and counts as waiting."""
         self.is_waiting = True
         self.lane.waiting += 1
         self.lane.waiting_bytes += self.bytes
 
-    def wait_no_more(self):
+    def wait_no_more(self) -> None:
+        """It has left, or is used."""
         if self.is_waiting:
             self.is_waiting = False
             self.lane.waiting -= 1
             self.lane.waiting_bytes -= self.bytes
 
-    def copy_out(self):
-        # Queues the copy to the host, whose end is `copied`.
+    def copy_out(self) -> None:
+        """Queues the copy to the host, whose end is `copied`."""
         self.lane.copied_bytes += self.bytes
         bytes = torch.empty(0, dtype=torch.uint8, device=self.device).set_(self.kept)
         if self.device.type != "cuda":
@@ -148,7 +169,8 @@ class Moved:
             self.host.copy_(bytes, non_blocking=True)
         self.copied = stream.record_event()
 
-    def leave(self):
+    def leave(self) -> None:
+        """Gives up its memory on the GPU once the copy has ended."""
         if self.host is None:
             self.copy_out()
         if self.copied is not None:
@@ -157,11 +179,12 @@ class Moved:
         self.has_left, self.kept, self.original = True, None, None
         self.wait_no_more()
 
-    def is_changed(self):
+    def is_changed(self) -> bool:
+        """Whether the program has changed it since it was saved."""
         return self.original is not None and self.original._version != self.version
 
-    def storage(self):
-        # On the device, for the one who asks.
+    def storage(self) -> Any:
+        """The storage on the device, for the one who asks."""
         if self.is_stale or self.is_changed():
             raise RuntimeError(CHANGED)
         found = self.kept = self.resident() or self.fetch()
@@ -178,13 +201,14 @@ class Moved:
                 self.kept = None
         return found
 
-    def resident(self):
+    def resident(self) -> Any:
+        """The storage on the device; None if it is not there."""
         if self.kept is not None or self.back is None:
             return self.kept
         return torch.UntypedStorage._new_with_weak_ptr(self.back.cdata)
 
-    def fetch(self):
-        # Queues the copy back, whose end is `arrived`.
+    def fetch(self) -> Any:
+        """Queues the copy back, whose end is `arrived`."""
         if self.device.type != "cuda":
             found = self.host.clone()
         else:

@@ -1,7 +1,13 @@
-# The result of a linear layer that is not computed yet: `LazyLogits` holds the layer's input and weight.
-#
-# Views that keep the last dimension are applied to the input instead. A loss takes the parts (chunked_loss.py). For any
-# other use the result is computed as without us, which `used_otherwise` notes.
+"""The result of a linear layer that is not computed yet: `LazyLogits` holds the layer's input and weight.
+
+Views that keep the last dimension are applied to the input instead. A loss takes the parts (chunked_loss.py). For any
+other use the result is computed as without us, which `used_otherwise` notes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,26 +16,39 @@ linear = F.linear  # PyTorch's own, before the patch
 
 
 class LazyLogits(torch.Tensor):
+    """A tensor of logits that is computed only if something other than a loss uses it."""
+
     @staticmethod
-    def __new__(cls, input, weight, bias, dtype, **more):
+    def __new__(cls, input: Any, weight: Any, bias: Any, dtype: Any, **more: Any) -> Any:
         size = (*input.shape[:-1], weight.shape[0])
         if more.get("moved"):
             size = (size[0], size[-1], *size[1:-1])
         return torch.Tensor._make_wrapper_subclass(cls, size, dtype=dtype, device=input.device, requires_grad=False)
 
-    def __init__(self, input, weight, bias, dtype, compute=None, moved=False, logged=False, owner=None):
-        # compute: autocast's dtype, if it was on; moved: classes are dimension 1; logged: after log_softmax
+    def __init__(
+        self,
+        input: Any,
+        weight: Any,
+        bias: Any,
+        dtype: Any,
+        compute: Callable[..., Any] | None = None,
+        moved: bool = False,
+        logged: bool = False,
+        owner: Any = None,
+    ) -> None:
+        """compute: autocast's dtype, if it was on; moved: classes are dimension 1; logged: after log_softmax"""
         self.parts = (input, weight, bias)
         self.options = dict(compute=compute, moved=moved, logged=logged, owner=owner)
         self.computed = None
 
-    def like(self, input=None, dtype=None, **changes):
+    def like(self, input: Any = None, dtype: Any = None, **changes: Any) -> LazyLogits:
+        """The same layer's result with some of its parts or options changed."""
         own, weight, bias = self.parts
         dtype = plain(lambda: self.dtype) if dtype is None else dtype
         return LazyLogits(own if input is None else input, weight, bias, dtype, **{**self.options, **changes})
 
-    def compute(self):
-        # The result itself, with its gradients.
+    def compute(self) -> Any:
+        """The result itself, with its gradients."""
         if self.computed is None:
             input, weight, bias = self.parts
             compute, dtype = self.options["compute"], plain(lambda: self.dtype)
@@ -45,7 +64,9 @@ class LazyLogits(torch.Tensor):
         return self.computed
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         if name == "__get__":
@@ -62,23 +83,28 @@ class LazyLogits(torch.Tensor):
             if result is not NotImplemented:
                 return result
         note(args, kwargs, name)
-        compute = lambda it: torch.utils._pytree.tree_map(lambda one: one.compute() if isinstance(one, LazyLogits) else one, it)
+        compute: Callable[..., Any] = lambda it: torch.utils._pytree.tree_map(
+            lambda one: one.compute() if isinstance(one, LazyLogits) else one, it
+        )
         return getattr(func, "__wrapped__", func)(*compute(args), **compute(kwargs))
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> None:
         from . import context
 
         context.refuse("chunked-loss", f"the logits are used by an operator that autograd does not show ({func})")
 
 
-def plain(call):
+def plain(call: Callable[[], Any]) -> Any:
+    """The result of a call on the tensor itself, past `__torch_function__`."""
     with torch._C.DisableTorchFunctionSubclass():
         return call()
 
 
-def note(args, kwargs, name):
-    # The layer's result is used otherwise than by a loss.
+def note(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
+    """The layer's result is used otherwise than by a loss."""
     from . import chunked_loss
 
     for it in torch.utils._pytree.tree_leaves((args, kwargs)):
@@ -86,15 +112,18 @@ def note(args, kwargs, name):
             chunked_loss.used_otherwise(it, name)
 
 
-GETTERS = set("shape dtype device ndim layout is_cuda is_cpu is_leaf is_sparse is_quantized is_meta is_nested names".split())
+GETTERS = set(
+    "shape dtype device ndim layout is_cuda is_cpu is_leaf is_sparse is_quantized is_meta is_nested names".split()
+)
 METADATA = set(
     "size dim numel nelement element_size is_floating_point is_complex __len__ get_device ndimension is_inference"
     " is_same_size __hash__ is_signed".split()
 )
 
 
-def view(lazy, *size):
-    size = size[0] if len(size) == 1 and not isinstance(size[0], int) else size
+def view(lazy: LazyLogits, *sizes: Any) -> Any:
+    """`view` and `reshape`, where the last dimension stays."""
+    size: Any = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     if isinstance(size, torch.dtype) or lazy.options["moved"] or not all(isinstance(it, int) for it in size):
         return NotImplemented
     classes, known = lazy.parts[1].shape[0], 1
@@ -107,7 +136,8 @@ def view(lazy, *size):
     return lazy.like(lazy.parts[0].reshape(*size[:-1], lazy.parts[0].shape[-1]))
 
 
-def flatten(lazy, start_dim=0, end_dim=-1):
+def flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
+    """`flatten`, where the last dimension stays."""
     dim = lazy.dim()
     start, end = start_dim % dim, end_dim % dim
     if lazy.options["moved"] or end >= dim - 1:
@@ -115,16 +145,18 @@ def flatten(lazy, start_dim=0, end_dim=-1):
     return lazy.like(lazy.parts[0].flatten(start, end))
 
 
-def same(lazy, *args, **kwargs):
+def same(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
+    """A function that changes nothing here."""
     return lazy.like()
 
 
-def to_float(lazy, *args, **kwargs):
+def to_float(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
+    """`float()`."""
     return lazy.like(dtype=torch.float32)
 
 
-def to(lazy, *args, **kwargs):
-    # Only another floating type, on the same device.
+def to(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
+    """`to`, where it changes only the floating type."""
     dtype = kwargs.pop("dtype", None)
     kwargs.pop("non_blocking", None), kwargs.pop("copy", None)
     device = kwargs.pop("device", None)
@@ -145,11 +177,12 @@ def to(lazy, *args, **kwargs):
     return lazy.like(dtype=dtype) if dtype is not None else lazy
 
 
-def index(lazy, index):
+def index(lazy: LazyLogits, index: Any) -> Any:
+    """Indexing that keeps all classes."""
     if lazy.options["moved"]:
         return NotImplemented
     given = index if isinstance(index, tuple) else (index,)
-    consumed, fresh = 0, []
+    consumed = 0
     for it in given:
         if it is Ellipsis:
             continue
@@ -168,14 +201,16 @@ def index(lazy, index):
     return lazy.like(lazy.parts[0][index])
 
 
-def transpose(lazy, one, other):
+def transpose(lazy: LazyLogits, one: Any, other: Any) -> Any:
+    """Classes to dimension 1, or back."""
     dim = lazy.dim()
     if dim != 3 or {one % dim, other % dim} != {1, 2}:
         return NotImplemented
     return lazy.like(moved=not lazy.options["moved"])
 
 
-def permute(lazy, *order):
+def permute(lazy: LazyLogits, *order: Any) -> Any:
+    """Classes to dimension 1."""
     order = tuple(order[0]) if len(order) == 1 and not isinstance(order[0], int) else order
     dim = lazy.dim()
     if lazy.options["moved"] or tuple(it % dim for it in order) != (0, dim - 1, *range(1, dim - 1)):
@@ -183,12 +218,16 @@ def permute(lazy, *order):
     return lazy.like(moved=True)
 
 
-def detach(lazy):
+def detach(lazy: LazyLogits) -> Any:
+    """Without gradients."""
     input, weight, bias = lazy.parts
-    return LazyLogits(input.detach(), weight.detach(), bias if bias is None else bias.detach(), lazy.dtype, **lazy.options)
+    return LazyLogits(
+        input.detach(), weight.detach(), bias if bias is None else bias.detach(), lazy.dtype, **lazy.options
+    )
 
 
-def log_softmax(lazy, dim=None, _stacklevel=3, dtype=None):
+def log_softmax(lazy: LazyLogits, dim: int | None = None, _stacklevel: Any = 3, dtype: Any = None) -> Any:
+    """Over the classes."""
     classes = 1 if lazy.options["moved"] else lazy.dim() - 1
     if dim is None or lazy.options["logged"] or dim % lazy.dim() != classes:
         return NotImplemented
@@ -197,10 +236,13 @@ def log_softmax(lazy, dim=None, _stacklevel=3, dtype=None):
     return lazy.like(dtype=dtype, logged=True)
 
 
-def cat(tensors, dim=0):
+def cat(tensors: Any, dim: int = 0) -> Any:
+    """Of rows of the same layer."""
     first = tensors[0]
     # Options with tensors compare by identity first, so the owner comes before the rest.
-    same_layer = lambda it: it.options["owner"] is first.options["owner"] and it.options == first.options
+    same_layer: Callable[..., Any] = lambda it: (
+        it.options["owner"] is first.options["owner"] and it.options == first.options
+    )
     if not all(isinstance(it, LazyLogits) and same_layer(it) for it in tensors):
         return NotImplemented
     if dim != 0 or first.options["moved"] or first.dim() < 2:
@@ -208,8 +250,10 @@ def cat(tensors, dim=0):
     return first.like(torch.cat([it.parts[0] for it in tensors]))
 
 
-def loss(name):
-    def handler(*args, **kwargs):
+def loss(name: str) -> Callable[..., Any]:
+    """A loss of this name, in chunks."""
+
+    def handler(*args: Any, **kwargs: Any) -> Any:
         from . import chunked_loss
 
         return chunked_loss.loss(name, *args, **kwargs)
@@ -217,7 +261,7 @@ def loss(name):
     return handler
 
 
-HANDLERS = dict(
+HANDLERS: dict[str, Callable[..., Any]] = dict(
     view=view, reshape=view, flatten=flatten, contiguous=same, float=to_float, to=to, __getitem__=index,
     transpose=transpose, permute=permute, detach=detach, log_softmax=log_softmax, cat=cat,
     cross_entropy=loss("cross_entropy"), nll_loss=loss("nll_loss"),

@@ -1,9 +1,14 @@
-# The program's own torch.compile compiles nothing: its operators run one by one, and techniques can act inside of the model. Rounding
-# differs from that of compiled kernels, and dropout draws other masks.
+"""The program's own torch.compile compiles nothing: its operators run one by one, and techniques can act inside of
+the model. Rounding differs from that of compiled kernels, and dropout draws other masks.
+"""
+
+from __future__ import annotations
 
 import functools
 import os
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -11,12 +16,14 @@ from . import context
 
 
 class NoCompile:
+    """torch.compile without an effect."""
+
     name = "no-compile"
 
-    def __init__(self, value):
+    def __init__(self, value: int | None) -> None:
         self.count = 0
 
-    def begin(self):
+    def begin(self) -> None:
         os.environ["TORCHDYNAMO_DISABLE"] = "1"  # in its child processes
         context.is_eager = True
         if "torch._dynamo" in sys.modules:
@@ -25,23 +32,27 @@ class NoCompile:
             self.count += 1
         torch.compile, torch.nn.Module.compile = self.function(torch.compile), self.method(torch.nn.Module.compile)
 
-    def function(self, original):
+    def function(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`torch.compile`, which returns the model as it is."""
+
         @functools.wraps(original)
-        def compile(model=None, **kwargs):
+        def compile(model: Any = None, **kwargs: Any) -> Any:
             # Also as a decorator with arguments.
             self.count += 1
             return (lambda model: model) if model is None else model
 
         return compile
 
-    def method(self, original):
+    def method(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """`Module.compile`, which does nothing."""
+
         @functools.wraps(original)
-        def compile(module, *args, **kwargs):
+        def compile(module: Any, *args: Any, **kwargs: Any) -> None:
             self.count += 1
 
         return compile
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         lines = ["# before Python starts: export TORCHDYNAMO_DISABLE=1"]
         detail = "" if self.count else "the program compiles nothing"
         return dict(applied=bool(self.count), detail=detail, lines=lines if self.count else [])

@@ -1,13 +1,27 @@
-# Notes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques that depend on
-# it subscribe to `listeners`. Installed right after the import of torch, so that `from ... import` finds these functions.
+"""Notes what the program calls: optimizers, gradient clipping, scalers, losses, backward passes. Techniques that
+depend on it subscribe to `listeners`. Installed right after the import of torch, so that `from ... import` finds
+these functions.
+"""
+
+from __future__ import annotations
 
 import functools
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 from . import context
 
-optimizers = weakref.WeakSet()
-listeners = {"made": [], "zeroed": [], "stepped": [], "backward": [], "clipped": [], "scaled": [], "loss": []}
+optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+listeners: dict[str, list[Callable[..., Any]]] = {
+    "made": [],
+    "zeroed": [],
+    "stepped": [],
+    "backward": [],
+    "clipped": [],
+    "scaled": [],
+    "loss": [],
+}
 LOSSES = (
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy kl_div"
     " binary_cross_entropy_with_logits ctc_loss gaussian_nll_loss poisson_nll_loss margin_ranking_loss hinge_embedding_loss"
@@ -15,37 +29,40 @@ LOSSES = (
 ).split()
 
 
-def tell(what, *args):
+def tell(what: str, *args: Any) -> None:
+    """Calls all listeners of this kind."""
     for listener in listeners[what]:
         listener(*args)
 
 
-def install(torch):
+def install(torch: Any) -> None:
+    """Patches what the program calls."""
     watch_optimizers(torch)
     watch_backward(torch)
     watch_clipping(torch)
     watch_losses(torch)
 
 
-def watch_optimizers(torch):
+def watch_optimizers(torch: Any) -> None:
+    """Optimizers that are made, that step, and that clear gradients."""
     kind = torch.optim.Optimizer
     begin, zero, clear = kind.__init__, kind.zero_grad, torch.nn.Module.zero_grad
 
     @functools.wraps(begin)
-    def __init__(self, params, defaults, *args, **kwargs):
+    def __init__(self: Any, params: Any, defaults: Any, *args: Any, **kwargs: Any) -> None:
         if context.active:
             tell("made", self, defaults)
         begin(self, params, defaults, *args, **kwargs)
         optimizers.add(self)
 
     @functools.wraps(zero)
-    def zero_grad(self, set_to_none=True):
+    def zero_grad(self: Any, set_to_none: bool = True) -> Any:
         if context.active:
             tell("zeroed", [it for group in self.param_groups for it in group["params"]], set_to_none)
         return zero(self, set_to_none=set_to_none)
 
     @functools.wraps(clear)
-    def zero_module(self, set_to_none=True):
+    def zero_module(self: Any, set_to_none: bool = True) -> Any:
         if context.active:
             tell("zeroed", list(self.parameters()), set_to_none)
         return clear(self, set_to_none=set_to_none)
@@ -56,11 +73,12 @@ def watch_optimizers(torch):
     register_optimizer_step_post_hook(lambda optimizer, args, kwargs: tell("stepped", optimizer))
 
 
-def watch_backward(torch):
+def watch_backward(torch: Any) -> None:
+    """Backward passes."""
     backward = torch.autograd.backward
 
     @functools.wraps(backward)
-    def called(*args, **kwargs):
+    def called(*args: Any, **kwargs: Any) -> Any:
         if not context.active:
             return backward(*args, **kwargs)
         tell("backward")
@@ -69,7 +87,8 @@ def watch_backward(torch):
     torch.autograd.backward = called
 
 
-def watch_clipping(torch):
+def watch_clipping(torch: Any) -> None:
+    """Functions that need all gradients, and scalers of losses."""
     place = torch.nn.utils
     for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "clip_grads_with_norm_", "get_total_norm"):
         original = getattr(place, name, None)
@@ -82,7 +101,7 @@ def watch_clipping(torch):
     scale = kind.scale
 
     @functools.wraps(scale)
-    def scaled(self, outputs):
+    def scaled(self: Any, outputs: Any) -> Any:
         if context.active and self.is_enabled():
             tell("scaled")
         return scale(self, outputs)
@@ -90,9 +109,11 @@ def watch_clipping(torch):
     kind.scale = scaled
 
 
-def watched(original, what, *more):
+def watched(original: Callable[..., Any], what: str, *more: Any) -> Callable[..., Any]:
+    """The function, which tells the listeners before it runs."""
+
     @functools.wraps(original)
-    def call(*args, **kwargs):
+    def call(*args: Any, **kwargs: Any) -> Any:
         if context.active:
             tell(what, *more)
         return original(*args, **kwargs)
@@ -100,14 +121,15 @@ def watched(original, what, *more):
     return call
 
 
-def watch_losses(torch):
+def watch_losses(torch: Any) -> None:
+    """Loss functions."""
     place = torch.nn.functional
     for name in LOSSES:
         original = getattr(place, name, None)
         if original is None:
             continue
 
-        def call(*args, original=original, name=name, **kwargs):
+        def call(*args: Any, original: Callable[..., Any] = original, name: str = name, **kwargs: Any) -> Any:
             if listeners["loss"] and not torch.compiler.is_compiling():
                 tell("loss", name, original, args, kwargs)
             return original(*args, **kwargs)

@@ -1,9 +1,16 @@
-# Moves large tensors that the backward pass needs to pinned host memory, and brings them back there. The same numbers.
-#
-# What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay. On a GPU
-# the copies have streams of their own, beside the computation (`lane.py`). The value is the percentage of the bytes that leaves.
+"""Moves large tensors that the backward pass needs to pinned host memory, and brings them back there. The same
+numbers.
+
+What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay. On
+a GPU the copies have streams of their own, beside the computation (`lane.py`). The value is the percentage of the
+bytes that leaves.
+"""
+
+from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -16,63 +23,71 @@ LEAST_SHARE = 8  # a view of less than one eighth of its storage stays
 
 
 class View:
-    # A saved tensor: its place in a storage that may leave.
-    def __init__(self, moved, tensor):
+    """A saved tensor: its place in a storage that may leave."""
+
+    def __init__(self, moved: lane.Moved, tensor: Any) -> None:
         self.moved, self.dtype = moved, tensor.dtype
         self.place = (tensor.storage_offset(), tensor.shape, tensor.stride())
         moved.views += 1
 
-    def tensor(self):
+    def tensor(self) -> Any:
+        """The tensor, on the device."""
         return torch.empty(0, dtype=self.dtype, device=self.moved.device).set_(self.moved.storage(), *self.place)
 
 
 class Kept:
-    # A saved tensor that stays. It is detached: an operator's result that kept its graph would be kept by it, forever.
-    def __init__(self, tensor):
+    """A saved tensor that stays. It is detached: an operator's result that kept its graph would be kept by it,
+    forever.
+    """
+
+    def __init__(self, tensor: Any) -> None:
         self.kept, self.version = tensor.detach(), tensor._version
 
-    def tensor(self):
+    def tensor(self) -> Any:
+        """The tensor; raises if it was changed in place."""
         if self.kept._version != self.version:
             raise RuntimeError(lane.CHANGED)
         return self.kept
 
 
 class Offload:
+    """Saved tensors on the host."""
+
     name = "offload"
 
-    def __init__(self, value, least_bytes=None):
+    def __init__(self, value: int | None, least_bytes: int | None = None) -> None:
         self.percent = PERCENT if value is None else value
         self.least_bytes = least_bytes  # None: `LEAST_BYTES` on a GPU, everything elsewhere, where it costs little
-        self.before = weakref.WeakKeyDictionary()  # by model
+        self.before: weakref.WeakKeyDictionary[Any, lane.Before] = weakref.WeakKeyDictionary()  # by model
         self.count = self.bytes = self.calls = 0
-        self.clock = None  # the optimizer that steps first: its steps are the program's
+        self.clock: weakref.ref[Any] | None = None  # the optimizer that steps first: its steps are the program's
         self.until_step = self.of_step = 0  # bytes copied until its last step, and between its last two
 
-    def begin(self):
+    def begin(self) -> None:
         observers.listeners["stepped"].append(self.stepped)
 
-    def stepped(self, optimizer):
+    def stepped(self, optimizer: Any) -> None:
         if self.clock is None:
             self.clock = weakref.ref(optimizer)
         if self.clock() is optimizer:
             self.until_step, self.of_step = self.bytes, self.bytes - self.until_step
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         why = context.wrapped_class(root)
         if why is None and context.is_sharded(root):
             why = "FSDP2 shards the model"
         if why is not None:
             context.refuse(self.name, why)
 
-    def around(self, root, following, args, kwargs):
+    def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self.calls += 1
         parameters = {it.untyped_storage()._cdata for it in root.parameters() if not torch.nn.parameter.is_lazy(it)}
         least = self.least_bytes
-        missing = lambda root=weakref.ref(root): missing_gradients(root())
+        missing: Callable[..., Any] = lambda root=weakref.ref(root): missing_gradients(root())
         copies = lane.Lane(1 - self.percent / 100, self.before.setdefault(root, lane.Before()), missing)
         found = {}  # by storage and version; the weak reference keeps its address from being used again
 
-        def pack(tensor):
+        def pack(tensor: Any) -> Any:
             if type(tensor) is not torch.Tensor or tensor.layout != torch.strided:
                 return tensor if tensor.is_leaf else tensor.detach()
             storage = tensor.untyped_storage()
@@ -82,13 +97,14 @@ class Offload:
             if tensor.nbytes * LEAST_SHARE < bytes or storage._cdata in parameters:
                 return stays(tensor)
             if tensor.nbytes < bytes and not tensor._is_view():
-                return stays(tensor)  # a part with a version of its own (`unsafe_chunk`, as in LSTM cells): others may still change
+                # A part with a version of its own (`unsafe_chunk`, as in LSTM cells): others may still change.
+                return stays(tensor)
             key = (storage._cdata, tensor._version)
             if key not in found:
                 found[key] = StorageWeakRef(storage), copies.add(tensor)
             return View(found[key][1], tensor)
 
-        def unpack(saved):
+        def unpack(saved: Any) -> Any:
             return saved.tensor() if isinstance(saved, (View, Kept)) else saved
 
         try:
@@ -101,7 +117,7 @@ class Offload:
         self.bytes += copies.copied_bytes
         return result
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         if not self.count:
             detail = f"at most {lane.LEAST} saved tensors have {LEAST_BYTES >> 20} MiB or more"
             return dict(applied=False, detail=detail, lines=[], bytes=0)
@@ -111,11 +127,12 @@ class Offload:
         return dict(applied=True, detail="", lines=lines, bytes=self.of_step or self.bytes // self.calls)
 
 
-def stays(tensor):
+def stays(tensor: Any) -> Any:
+    """A saved tensor that stays on the device."""
     return tensor if tensor.is_leaf else Kept(tensor)
 
 
-def missing_gradients(root):
-    # The bytes of the gradients that a backward pass through this model allocates.
+def missing_gradients(root: Any) -> int:
+    """The bytes of the gradients that a backward pass through this model allocates."""
     parameters = root.parameters() if root is not None else ()
     return sum(it.nbytes for it in parameters if it.requires_grad and it.grad is None)

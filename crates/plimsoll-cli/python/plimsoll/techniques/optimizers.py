@@ -1,24 +1,40 @@
-# Optimizer steps without the temporary copies of `foreach`: one parameter after the other, or in one fused kernel. Rounding
-# may differ.
+"""Optimizer steps without the temporary copies of `foreach`: one parameter after the other, or in one fused kernel.
+Rounding may differ.
+"""
+
+from __future__ import annotations
+
+from typing import Any
 
 from . import observers
 
 
 class Setting:
-    # Sets options of every optimizer that has them.
-    def __init__(self, value):
-        self.set, self.kinds, self.others = 0, set(), set()
+    """Sets options of every optimizer that has them."""
 
-    def begin(self):
+    name: str
+    options: dict[str, bool]
+
+    def __init__(self, value: int | None) -> None:
+        self.set = 0
+        self.kinds: set[str] = set()
+        self.others: set[str] = set()
+
+    def begin(self) -> None:
         observers.listeners["made"].append(self.made)
         for optimizer in list(observers.optimizers):
             for options in [optimizer.defaults, *optimizer.param_groups]:
                 self.change(optimizer, options)
 
-    def made(self, optimizer, defaults):
+    def suits(self, options: dict[str, Any]) -> bool:
+        """Whether an optimizer with these options has them."""
+        raise NotImplementedError
+
+    def made(self, optimizer: Any, defaults: Any) -> None:
         self.change(optimizer, defaults)
 
-    def change(self, optimizer, options):
+    def change(self, optimizer: Any, options: dict[str, Any]) -> None:
+        """Sets the options in these, if they have them."""
         if self.suits(options):
             options.update(self.options)
             self.set += 1
@@ -26,27 +42,35 @@ class Setting:
         else:
             self.others.add(type(optimizer).__name__)
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         text = ", ".join(f"{name}={value}" for name, value in self.options.items())
         if not self.set:
             names = ", ".join(sorted(self.others))
-            why = f"{names}: without such copies already, or without this option" if names else "the program makes no optimizer"
+            why = (
+                f"{names}: without such copies already, or without this option"
+                if names
+                else "the program makes no optimizer"
+            )
             return dict(applied=False, detail=why, lines=[])
         lines = [f"optimizer = torch.optim.{kind}(..., {text})" for kind in sorted(self.kinds)]
         return dict(applied=True, detail="", lines=lines)
 
 
 class NoForeach(Setting):
+    """Optimizers without `foreach`."""
+
     name, options = "no-foreach", {"foreach": False}
 
-    def suits(self, options):
-        # A fused optimizer makes no such copies.
+    def suits(self, options: dict[str, Any]) -> bool:
+        """A fused optimizer makes no such copies."""
         return "foreach" in options and options["foreach"] is None and not options.get("fused")
 
 
 class Fused(Setting):
+    """Fused optimizers."""
+
     name, options = "fused", {"fused": True, "foreach": False}
 
-    def suits(self, options):
+    def suits(self, options: dict[str, Any]) -> bool:
         blocked = options.get("capturable") or options.get("differentiable") or options.get("foreach")
         return "fused" in options and not options["fused"] and not blocked

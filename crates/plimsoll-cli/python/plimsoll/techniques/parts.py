@@ -1,4 +1,9 @@
-# Cuts the arguments of a model's call along the batch, and puts the results together again.
+"""Cuts the arguments of a model's call along the batch, and puts the results together again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -10,8 +15,9 @@ COMPARES = "compares the rows of the batch with each other"
 
 
 class Parts:
-    # The arguments of a call in parts of the batch.
-    def __init__(self, name, number, args, kwargs):
+    """The arguments of a call in parts of the batch."""
+
+    def __init__(self, name: str, number: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.name = name
         leaves, self.structure = tree_flatten((args, kwargs))
         tensors = [it for it in leaves if isinstance(it, torch.Tensor) and it.dim()]
@@ -23,26 +29,29 @@ class Parts:
         number = min(number, self.batch)
         self.sizes = [self.batch // number + (nth < self.batch % number) for nth in range(number)]
 
-    def check_indices(self, tensors):
-        # Numbers of a graph's nodes are no part of a batch, and would point outside of one.
+    def check_indices(self, tensors: Any) -> None:
+        """Refuses indices beside a batch. Numbers of a graph's nodes are no part of a batch, and would point outside
+        of one.
+        """
         for it in tensors:
             is_whole = not (it.is_floating_point() or it.is_complex() or it.dtype == torch.bool)
             if is_whole and it.size(0) not in (1, *tensors[0].shape):
                 why = f"{it.size(0):,} integers are passed beside a batch of {self.batch:,} rows, and may be indices into it"
                 context.refuse(self.name, why)
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[Any]:
         begin = 0
         for size in self.sizes:
-            cut = lambda it: it[begin : begin + size] if self.is_cut(it) else it
+            cut: Callable[..., Any] = lambda it: it[begin : begin + size] if self.is_cut(it) else it
             yield tree_unflatten([cut(it) for it in self.leaves], self.structure)
             begin += size
 
-    def is_cut(self, leaf):
+    def is_cut(self, leaf: Any) -> bool:
+        """Whether a tensor is cut along its first dimension."""
         return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.size(0) == self.batch
 
-    def together(self, results, weights, join):
-        # One result of the parts' results; `join` makes one loss of several.
+    def together(self, results: Any, weights: Any, join: Callable[..., Any]) -> Any:
+        """One result of the parts' results; `join` makes one loss of several."""
         flat = [tree_flatten(it) for it in results]
         first, structure = flat[0]
         if any(len(leaves) != len(first) for leaves, _ in flat):
@@ -50,7 +59,8 @@ class Parts:
         columns = zip(*(leaves for leaves, _ in flat))
         return tree_unflatten([self.one(column, weights, join) for column in columns], structure)
 
-    def one(self, values, weights, join):
+    def one(self, values: Any, weights: Any, join: Callable[..., Any]) -> Any:
+        """One value of the whole batch's result, from those of its parts."""
         value = values[0]
         if not isinstance(value, torch.Tensor):
             if value is None or isinstance(value, (bool, int, float, str)):
@@ -66,11 +76,16 @@ class Parts:
 
 
 class Buffers:
-    # Buffers that the first part changes would be changed by each of the others as well.
-    def __init__(self, name, root):
-        self.name, self.root, self.before = name, root, again.versions(root)
+    """The buffers of a model whose batch is divided. Buffers that the first part changes would be changed by each of
+    the others as well.
+    """
 
-    def check(self):
+    def __init__(self, name: str, root: Any) -> None:
+        self.name, self.root = name, root
+        self.before: list[tuple[str, Any, int]] | None = again.versions(root)
+
+    def check(self) -> None:
+        """After the first part: refuses a model that has changed a buffer."""
         if self.before is not None:
             changed = again.changed_since(self.root, self.before)
             if changed is not None:
@@ -79,26 +94,35 @@ class Buffers:
 
 
 class Reduction:
-    # How losses inside the call are reduced: noted while parts run.
-    def __init__(self, name, sizes):
-        self.name, self.kinds, self.counts = name, set(), []
+    """How losses inside the call are reduced: noted while parts run."""
+
+    def __init__(self, name: str, sizes: list[int]) -> None:
+        self.name = name
+        self.kinds: set[Any] = set()
+        self.counts: list[Any] = []
         self.sizes = set(sizes)
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         observers.listeners["loss"].append(self.on_loss)
         return self
 
-    def __exit__(self, *failure):
+    def __exit__(self, *failure: object) -> None:
         observers.listeners["loss"].remove(self.on_loss)
 
-    def on_loss(self, name, function, args, kwargs):
+    def on_loss(self, name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A loss function was called inside the model."""
         import inspect
 
         bound = inspect.signature(function).bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
         first = next(iter(given.values()), None)
-        if isinstance(first, torch.Tensor) and first.dim() == 2 and first.size(0) == first.size(1) and first.size(0) in self.sizes:
+        if (
+            isinstance(first, torch.Tensor)
+            and first.dim() == 2
+            and first.size(0) == first.size(1)
+            and first.size(0) in self.sizes
+        ):
             # A contrastive loss: the other rows are the other classes.
             context.refuse(self.name, f"the model's {name} {COMPARES}")
         self.kinds.add(given.get("reduction", "mean"))
@@ -107,27 +131,30 @@ class Reduction:
             if given.get("weight") is None and not target.is_floating_point():
                 self.counts.append((target != given.get("ignore_index", -100)).sum())
 
-    def weights(self, sizes, has_loss):
-        # The share of each part in a loss; None: losses are sums.
+    def weights(self, sizes: list[int], has_loss: bool) -> Any:
+        """The share of each part in a loss; None: losses are sums."""
         if not has_loss:
             return sizes
         if self.kinds == {"sum"}:
             return None
         if self.kinds != {"mean"}:
             found = ", ".join(sorted(self.kinds)) or "no loss function of PyTorch's"
-            context.refuse(self.name, f"the model returns a loss, and it is unknown how to add the losses of parts ({found})")
+            context.refuse(
+                self.name, f"the model returns a loss, and it is unknown how to add the losses of parts ({found})"
+            )
         return self.counts if len(self.counts) == len(sizes) else sizes
 
 
-def joined(values, weights):
-    # The loss of the whole batch from its parts' losses.
+def joined(values: Any, weights: Any) -> Any:
+    """The loss of the whole batch from its parts' losses."""
     if weights is None:
         return sum(values[1:], values[0])
     total = sum(weights[1:], weights[0])
     return sum(value * (weight / total) for value, weight in zip(values, weights))
 
 
-def check(name, root):
+def check(name: str, root: Any) -> None:
+    """Refuses a model whose parts of a batch depend on each other."""
     why = context.wrapped_class(root)
     if why is None and context.is_sharded(root):
         why = "FSDP2 shards the model"
@@ -139,23 +166,26 @@ def check(name, root):
         context.refuse(name, why)
 
 
-def hooked(root):
-    # Why the program would see parts of the batch: its own hooks keep what goes through a module.
+def hooked(root: Any) -> str | None:
+    """Why the program would see parts of the batch: its own hooks keep what goes through a module."""
     for path, module in root.named_modules():
         for hook in [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]:
             hook = getattr(hook, "func", hook)  # of functools.partial
-            code = getattr(getattr(hook, "__func__", hook), "__code__", None) or getattr(type(hook).__call__, "__code__", None)
+            code = getattr(getattr(hook, "__func__", hook), "__code__", None) or getattr(
+                type(hook).__call__, "__code__", None
+            )
             if code is not None and not context.is_library(code.co_filename):
                 where = f"{code.co_filename}:{code.co_firstlineno}"
                 return f"the program's hook on {path or 'the model'} would see parts of the batch ({where})"
     return None
 
 
-def idle(batch):
-    # Why no call was divided.
+def idle(batch: int | None) -> str:
+    """Why no call was divided."""
     return context.untrained() if batch is None else f"the batch is {batch}"
 
 
-def has_loss(result):
+def has_loss(result: Any) -> bool:
+    """Whether the result contains a loss."""
     leaves, _ = tree_flatten(result)
     return any(isinstance(it, torch.Tensor) and it.dim() == 0 and it.requires_grad for it in leaves)

@@ -1,7 +1,11 @@
-# The ranks that `run --devices N` starts for a program of one process. The program sees one GPU and none of torchrun's variables,
-# so that it takes the path of a single process; `join` connects the ranks.
+"""The ranks that `run --devices N` starts for a program of one process. The program sees one GPU and none of
+torchrun's variables, so that it takes the path of a single process; `join` connects the ranks.
+"""
+
+from __future__ import annotations
 
 import os
+from typing import Any
 
 OWN = "PLIMSOLL_RANKS"  # set where the ranks are ours
 HIDDEN = "PLIMSOLL_OWN_"  # what precedes the name of a variable that the program does not see
@@ -12,12 +16,13 @@ NAMES = (
 ).split()
 
 
-def are_own():
+def are_own() -> bool:
+    """Whether `run --devices` started this rank."""
     return bool(os.environ.get(OWN)) and ("RANK" in os.environ or HIDDEN + "RANK" in os.environ)
 
 
-def hide():
-    # Before the first use of CUDA.
+def hide() -> None:
+    """Hides torchrun's variables from the program, before the first use of CUDA."""
     visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
     local = os.environ.get("LOCAL_RANK", "0")
     if "RANK" in os.environ:
@@ -27,12 +32,13 @@ def hide():
         os.environ[HIDDEN + name] = os.environ.pop(name)
 
 
-def number(name):
+def number(name: str) -> int:
+    """A number of torchrun's, which the program does not see."""
     return int(os.environ[HIDDEN + name])
 
 
-def seed():
-    # Generators that each process would seed for itself; PyTorch's begin alike.
+def seed() -> None:
+    """Seeds the generators that each process would seed for itself; PyTorch's begin alike."""
     import random
 
     import numpy
@@ -42,8 +48,8 @@ def seed():
     numpy.random.seed(int(port))
 
 
-def join(device):
-    # Connects the ranks, and returns the mesh of all of them.
+def join(device: str) -> Any:
+    """Connects the ranks, and returns the mesh of all of them."""
     import torch
     from torch import distributed
 

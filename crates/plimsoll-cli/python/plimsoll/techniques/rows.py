@@ -1,21 +1,30 @@
-# The rows of a batch that a rank computes, and tensors of all ranks' rows. Outside the model all ranks have the same tensors
-# and the same gradients; inside, each has its own rows, with gradients times the number of ranks: `fully_shard` averages over ranks.
+"""The rows of a batch that a rank computes, and tensors of all ranks' rows. Outside the model all ranks have the same
+tensors and the same gradients; inside, each has its own rows, with gradients times the number of ranks: `fully_shard`
+averages over ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import distributed
 
 
 class Rows:
-    # The division of a batch: rank `rank` computes `sizes[rank]` rows.
-    def __init__(self, sizes, rank, group):
+    """The division of a batch: rank `rank` computes `sizes[rank]` rows."""
+
+    def __init__(self, sizes: list[int], rank: int, group: Any) -> None:
         self.sizes, self.rank, self.group = sizes, rank, group
         self.begin = sum(sizes[:rank])
 
-    def own(self, tensor):
+    def own(self, tensor: Any) -> Any:
+        """The rows of this rank."""
         return tensor.narrow(0, self.begin, self.sizes[self.rank])
 
-    def all(self, tensor):
-        # The rows of all ranks. Each sends as many as the rank with the most has.
+    def all(self, tensor: Any) -> Any:
+        """The rows of all ranks. Each sends as many as the rank with the most has."""
         most = max(self.sizes)
         sent = tensor.contiguous()
         if sent.size(0) < most:
@@ -32,73 +41,85 @@ class Rows:
 
 
 class Own(torch.autograd.Function):
+    """From the whole batch to the rows of this rank."""
+
     @staticmethod
-    def forward(ctx, tensor, rows):
+    def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:
         ctx.rows = rows
         return rows.own(tensor).clone()
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, Any]:
         return All.apply(gradient, ctx.rows) / len(ctx.rows.sizes), None
 
 
 class All(torch.autograd.Function):
+    """From the rows of this rank to those of all."""
+
     @staticmethod
-    def forward(ctx, tensor, rows):
+    def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:
         ctx.rows = rows
         return rows.all(tensor)
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, Any]:
         return Own.apply(gradient, ctx.rows) * len(ctx.rows.sizes), None
 
 
 class Sum(torch.autograd.Function):
-    # The sum of the ranks' losses, whose gradient each of them has.
+    """The sum of the ranks' losses, whose gradient each of them has."""
+
     @staticmethod
-    def forward(ctx, value, rows):
+    def forward(ctx: Any, value: Any, rows: Rows) -> Any:
         ctx.ranks = len(rows.sizes)
         total = value.detach().clone()
         distributed.all_reduce(total, group=rows.group)
         return total
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, gradient: Any) -> tuple[Any, Any]:
         return gradient * ctx.ranks, None
 
 
 class Lazy(torch.Tensor):
-    # All ranks' rows of a tensor that a model returns beside its loss: exchanged where the program uses it. All ranks run the
-    # same program, so all do at the same place.
+    """All ranks' rows of a tensor that a model returns beside its loss: exchanged where the program uses it. All
+    ranks run the same program, so all do at the same place.
+    """
+
     @staticmethod
-    def __new__(cls, tensor, rows):
+    def __new__(cls, tensor: Any, rows: Rows) -> Any:
         size = (sum(rows.sizes), *tensor.shape[1:])
         options = dict(dtype=tensor.dtype, device=tensor.device, requires_grad=False)
         return torch.Tensor._make_wrapper_subclass(cls, size, **options)
 
-    def __init__(self, tensor, rows):
+    def __init__(self, tensor: Any, rows: Rows) -> None:
         self.tensor, self.rows, self.whole = tensor, rows, None
 
-    def compute(self):
+    def compute(self) -> Any:
+        """The rows of all ranks."""
         if self.whole is None:
             self.whole = All.apply(self.tensor, self.rows)
             self.tensor = None
         return self.whole
 
     @classmethod
-    def __torch_function__(cls, func, types, args=(), kwargs=None):
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         getter = getattr(getattr(func, "__self__", None), "__name__", "")
         name = getattr(func, "__name__", "")
         if (name == "__get__" and getter in GETTERS) or name in METADATA:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        replaced = lambda it: it.compute() if isinstance(it, Lazy) else it
+        replaced: Callable[..., Any] = lambda it: it.compute() if isinstance(it, Lazy) else it
         args, kwargs = torch.utils._pytree.tree_map(replaced, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        replaced = lambda it: it.compute() if isinstance(it, Lazy) else it
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        replaced: Callable[..., Any] = lambda it: it.compute() if isinstance(it, Lazy) else it
         args, kwargs = torch.utils._pytree.tree_map(replaced, (args, kwargs or {}))
         return func(*args, **kwargs)
 

@@ -1,28 +1,35 @@
-# Splits the batch inside the outermost module call: each part is checkpointed as a whole, and the results are put together.
-# Rounding differs, and dropout draws other masks.
+"""Splits the batch inside the outermost module call: each part is checkpointed as a whole, and the results are put
+together. Rounding differs, and dropout draws other masks.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import weakref
+from collections.abc import Callable
+from typing import Any
 
-import torch
-from torch.utils.checkpoint import checkpoint
 from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import checkpoint
 
 from . import again, context, each, parts, roots
 from . import checkpoint as recomputing
 
 
 class Split:
+    """The batch, in parts inside of the model."""
+
     name = "split"
 
-    def __init__(self, value):
+    def __init__(self, value: int) -> None:
         self.number, self.count, self.small = value, 0, None
-        self.kinds = weakref.WeakKeyDictionary()  # the classes of the models that it acted on
+        # The classes of the models that it acted on.
+        self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         parts.check(self.name, root)
 
-    def around(self, root, following, args, kwargs):
+    def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         recomputing.without_cache(root, kwargs)
         cut = parts.Parts(self.name, self.number, args, kwargs)
         if len(cut.sizes) < 2:
@@ -38,17 +45,21 @@ class Split:
         weights = reduction.weights(cut.sizes, parts.has_loss(results[0]))
         return cut.together(results, weights, parts.joined)
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         if not self.count:
             return dict(applied=False, detail=parts.idle(self.small), lines=[])
-        lines = [context.IMPORT, *each.model(f"plimsoll.split(model, {self.number})", list(self.kinds.values()), roots.kinds)]
+        lines = [
+            context.IMPORT,
+            *each.model(f"plimsoll.split(model, {self.number})", list(self.kinds.values()), roots.kinds),
+        ]
         return dict(applied=True, detail=f"{self.number} parts", lines=lines)
 
 
-def computed_again(root, following, args, kwargs):
+def computed_again(root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of one part, whose activations are computed again."""
     leaves, structure = tree_flatten((args, kwargs))
 
-    def run(*leaves):
+    def run(*leaves: Any) -> Any:
         args, kwargs = tree_unflatten(leaves, structure)
         return following(*args, **kwargs)
 

@@ -1,8 +1,12 @@
-# Updates each parameter as soon as its gradient is complete, and frees the gradient. The same numbers.
-#
-# Refused where the program needs all gradients at once: clipping, accumulation, GradScaler, DDP.
+"""Updates each parameter as soon as its gradient is complete, and frees the gradient. The same numbers.
+
+Refused where the program needs all gradients at once: clipping, accumulation, GradScaler, DDP.
+"""
+
+from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 
@@ -13,14 +17,18 @@ SEPARATE = "Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rpro
 
 
 class StepInBackward:
+    """Updates inside of the backward pass."""
+
     name = "step-in-backward"
 
-    def __init__(self, value):
+    def __init__(self, value: int | None) -> None:
         self.count = 0
-        self.known = {}  # the optimizer and the number of its group, by parameter
-        self.used = {}  # the optimizer by parameter, of parameters that were updated since its last step
+        self.known: dict[int, tuple[Any, int]] = {}  # the optimizer and the number of its group, by parameter
+        self.used: dict[
+            int, Any
+        ] = {}  # the optimizer by parameter, of parameters that were updated since its last step
 
-    def begin(self):
+    def begin(self) -> None:
         listen = observers.listeners
         listen["clipped"].append(lambda name: self.refuse(f"the program calls {name}, which needs all gradients"))
         listen["scaled"].append(lambda: self.refuse("the program scales its loss (GradScaler)"))
@@ -32,16 +40,17 @@ class StepInBackward:
             begin = kind.__init__
 
             @functools.wraps(begin)
-            def __init__(module, *args, **kwargs):
+            def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
                 self.refuse("DDP averages gradients after the backward pass")
                 begin(module, *args, **kwargs)
 
             kind.__init__ = __init__
 
-    def refuse(self, reason):
+    def refuse(self, reason: str) -> None:
+        """Ends the program."""
         context.refuse(self.name, reason)
 
-    def first(self, root):
+    def first(self, root: Any) -> None:
         if context.is_sharded(root):
             self.refuse("FSDP shards the model")
         own = {id(it) for it in root.parameters()}
@@ -52,12 +61,14 @@ class StepInBackward:
             self.check(optimizer)
             self.take(optimizer)
 
-    def check(self, optimizer):
+    def check(self, optimizer: Any) -> None:
+        """Refuses an optimizer whose parameters may depend on each other."""
         name = type(optimizer).__name__
         if type(optimizer).__module__.split(".")[:2] != ["torch", "optim"] or name not in SEPARATE:
             self.refuse(f"it is not known whether {name} updates parameters independently")
 
-    def take(self, optimizer):
+    def take(self, optimizer: Any) -> None:
+        """Updates the parameters of this optimizer from here on; its own step does nothing."""
         for nth, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 if parameter.requires_grad and id(parameter) not in self.known:
@@ -67,7 +78,7 @@ class StepInBackward:
         if not hasattr(kind, "_plimsoll_step"):
             kind._plimsoll_step = step = unwrapped(kind.step)
 
-            def nothing(optimizer, closure=None):
+            def nothing(optimizer: Any, closure: Any = None) -> Any:
                 if optimizer.__dict__.get("_plimsoll_done"):
                     if closure is not None:
                         self.refuse("the program passes a closure to its optimizer")
@@ -78,7 +89,8 @@ class StepInBackward:
             kind.step.hooked = True
         optimizer.__dict__["_plimsoll_done"] = True
 
-    def update(self, parameter):
+    def update(self, parameter: Any) -> None:
+        """Updates a parameter whose gradient is complete."""
         optimizer, nth = self.known[id(parameter)]
         if id(parameter) in self.used:
             self.refuse("a parameter gets several gradients before the optimizer's step (accumulation)")
@@ -94,19 +106,21 @@ class StepInBackward:
         parameter.grad = None
         self.count += 1
 
-    def backward(self):
+    def backward(self) -> None:
         if self.used:
             self.refuse("the program accumulates gradients over several backward passes")
 
-    def zeroed(self, parameters, set_to_none):
-        # A GAN's discriminator gets gradients of the generator's loss, which no step uses.
+    def zeroed(self, parameters: Any, set_to_none: bool) -> None:
+        """The program clears gradients. A GAN's discriminator gets gradients of the generator's loss, which no step
+        uses.
+        """
         if any(id(it) in self.used for it in parameters):
             self.refuse("the program clears gradients without a step of their optimizer")
 
-    def stepped(self, optimizer):
+    def stepped(self, optimizer: Any) -> None:
         self.used = {key: own for key, own in self.used.items() if own is not optimizer}
 
-    def report(self):
+    def report(self) -> dict[str, Any]:
         if not self.count:
             return dict(applied=False, detail="no optimizer of torch.optim has the model's parameters", lines=[])
         kinds = [type(it).__name__ for it in {id(it): it for it, _ in self.known.values()}.values()]
@@ -114,6 +128,6 @@ class StepInBackward:
         return dict(applied=True, detail="", lines=lines)
 
 
-def unwrapped(step):
-    # The optimizer's own step, without the hooks that PyTorch runs around it.
+def unwrapped(step: Any) -> Any:
+    """The optimizer's own step, without the hooks that PyTorch runs around it."""
     return step.__wrapped__ if getattr(step, "hooked", False) else step

@@ -3,7 +3,7 @@
 use plimsoll_alloc::Bytes;
 use plimsoll_trace::explain::{Across, Place};
 use plimsoll_trace::render::ranks::RankTable;
-use plimsoll_trace::render::words;
+use plimsoll_trace::render::verdict;
 use serde_json::{Value, json};
 
 /// The whole answer.
@@ -13,7 +13,7 @@ pub(super) fn render(job: &RankTable<'_>) -> String {
             "name": rank.name,
             "file": file.file,
             "device": rank.device,
-            "verdict": words::verdict(device, |bytes| Bytes(bytes).to_string()),
+            "verdict": verdict::sentence(device, |bytes| Bytes(bytes).to_string()),
             "failed": device.failure.is_some(),
             "allocations": rank.totals.allocations,
         })

@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use plimsoll_trace::explain::DeviceExplanation;
 use plimsoll_trace::render::html::About;
 use plimsoll_trace::render::ranks::{RankTable, Unused};
-use plimsoll_trace::render::words;
+use plimsoll_trace::render::{verdict, words};
 
 use self::same::Judged;
 use super::ExplainArgs;
@@ -86,7 +86,7 @@ impl Job {
         for ((_, file), verdict) in found.iter().zip(&judged) {
             let Judged::Unused { used, why } = *verdict else { continue };
             let gravest = file.devices.iter().max_by_key(|device| words::is_bad(device));
-            let brief = gravest.map(|device| words::brief(device, |bytes| bytes::shown(bytes, false)));
+            let brief = gravest.map(|device| verdict::brief(device, |bytes| bytes::shown(bytes, false)));
             self.unused.push(Unused {
                 rank: rank.to_owned(),
                 file: file.file.clone(),

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use plimsoll_trace::explain::Across;
 use plimsoll_trace::render::ranks::{COLUMNS, ODD, RANGE, RankTable, line as line_name};
-use plimsoll_trace::render::words;
+use plimsoll_trace::render::verdict;
 
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
@@ -65,7 +65,7 @@ impl Text<'_> {
         for (nth, (_, device)) in self.job.devices.iter().enumerate() {
             let cell = |across: &Across| self.cell(across, nth);
             let (allocated, reserved) = (cell(&ranks.allocated), cell(&ranks.reserved));
-            let brief = words::brief(device, |bytes| self.size(bytes));
+            let brief = verdict::brief(device, |bytes| self.size(bytes));
             let name = self.job.name(nth);
             let _ = writeln!(
                 out,

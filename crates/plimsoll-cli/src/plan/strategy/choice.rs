@@ -5,7 +5,8 @@ use super::super::fit::Limits;
 use super::super::goal::{Goal, Wish};
 use crate::techniques::Numbers;
 
-/// A set with room is chosen over one at the limit that keeps the numbers better, if it takes at most this multiple of its time.
+/// A set with room is chosen over one at the limit that keeps the numbers better, if it takes at most this
+/// multiple of its time.
 const SAME_TIME: f64 = 1.02;
 
 /// The best set.
@@ -16,10 +17,10 @@ pub(super) struct Choice<'a> {
     pub(super) instead_of: Option<&'a Fact>,
 }
 
-/// The best set that fits. For a fit: without running out of memory, then the least change to the numbers, then with memory to spare, then the
-/// shortest step to within a hundredth, then the least change to the program. If that one is at the limit, one with room that takes about
-/// the same time is better, although it rounds differently. For the largest batch it is the one with the least memory: other batches fit
-/// than the one of these trials.
+/// The best set that fits. The order: no failed request, then the least change to the numbers, then memory to
+/// spare, then the shortest step (to 1 %), then the least change to the program. If that set is at the limit,
+/// one with room that takes about the same time is better, although it rounds differently. For the largest batch
+/// it is the one with the least memory, because these trials have another batch.
 pub(super) fn of<'a>(tried: &[&'a Fact], wish: Wish, limits: Limits) -> Option<Choice<'a>> {
     let base_s = tried.first().map_or(0.0, |it| it.order_s()).max(f64::MIN_POSITIVE);
     let is_option = |it: &Fact| {

@@ -1,12 +1,14 @@
-//! The steps of a search: what is tried on top of a set ([`Pass::level`]), and how few blocks, bytes or parts are enough.
+//! The steps of a search: what to try on top of a set ([`Pass::level`]), and the fewest blocks, bytes or parts that
+//! fit.
 
 use super::super::goal::Goal;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Levels, Set, Technique};
 
 impl Pass<'_> {
-    /// Tries what is made for a program that compiles its training step: expandable segments, with which it finds the code of the first
-    /// trial in the compilers' caches, and parts of the activations, each of which is compiled. Returns whether the search is over.
+    /// Tries the techniques for a program that compiles its training step: expandable segments, which reuse
+    /// the first trial's compiled code from the caches, and smaller parts of the activations, each of which
+    /// compiles again. Returns whether the search is over.
     pub(super) fn budgets(&mut self) -> Result<bool, Missing> {
         let expandable = Set::default().with(Technique::Expandable, None);
         let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
@@ -29,7 +31,8 @@ impl Pass<'_> {
         Ok(false)
     }
 
-    /// Compiles the model with the fewest activations, and with more if that fits. Each trial takes about a minute, so this comes last.
+    /// Compiles the model with the fewest activations, and with more if that fits. Each trial takes about a
+    /// minute, so this comes last.
     pub(super) fn compiled(&mut self, set: &Set) -> Result<(), Missing> {
         for &percent in budgets().iter().rev() {
             if !self.tried(&set.with(Technique::Compile, Some(percent)))?.has_room() {
@@ -39,7 +42,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Leaves out what the program compiles itself: then techniques can act that a compiled model refuses.
+    /// Switches off the program's own torch.compile, so that techniques apply that a compiled model
+    /// refuses.
     pub(super) fn eager(&mut self, set: &Set) -> Result<(), Missing> {
         let eager = Set::default().with(Technique::NoCompile, None);
         // Where the program compiles, they may have had no effect.
@@ -64,7 +68,8 @@ impl Pass<'_> {
         self.level(&set, useful.contains(&checkpoint), useful.contains(&offload), false)
     }
 
-    /// Sets on top of this one: itself, with checkpointed blocks, with the batch in parts, with saved tensors on the host.
+    /// Tries this set, then the set with checkpointed blocks, with the batch in parts, and with saved
+    /// tensors on the host.
     pub(super) fn level(
         &mut self,
         set: &Set,
@@ -101,7 +106,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// This set with the batch in more and more parts, until it fits. Returns whether the technique has an effect.
+    /// Tries this set with the batch in more and more parts, until it fits. Returns whether the technique
+    /// has an effect.
     pub(super) fn parts(&mut self, set: &Set, technique: Technique) -> Result<bool, Missing> {
         let Levels::Upward(numbers) = technique.row().levels else { return Ok(false) };
         for &number in numbers {
@@ -117,7 +123,7 @@ impl Pass<'_> {
         Ok(true)
     }
 
-    /// This set with saved tensors on the host, and the smallest percentage of them with which it fits.
+    /// Tries this set with saved tensors on the host, and finds the smallest percentage with which it fits.
     pub(super) fn least_offload(&mut self, set: &Set) -> Result<(), Missing> {
         let Levels::Multiples(step) = Technique::Offload.row().levels else { return Ok(()) };
         let most = set.with(Technique::Offload, None);
@@ -127,7 +133,7 @@ impl Pass<'_> {
         self.fewest(set, &most, 100 / step, |number| set.with(Technique::Offload, Some(number * step)))
     }
 
-    /// The smallest number of checkpointed blocks with which this set fits: all of them do.
+    /// The smallest number of checkpointed blocks with which this set fits; it fits with all of them.
     pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Missing> {
         let technique = self.blocks;
         let all = set.with(technique, None);
@@ -135,7 +141,8 @@ impl Pass<'_> {
         self.fewest(set, &all, blocks, |number| set.with(technique, Some(number)))
     }
 
-    /// The smallest number of `of` parts of a technique with which this set fits. `all` has the technique as a whole, and fits.
+    /// The smallest number of `of` parts of a technique with which this set fits. `all` has the technique as a
+    /// whole, and fits.
     pub(super) fn fewest(
         &mut self,
         set: &Set,
@@ -171,7 +178,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Leaves out techniques of the chosen set that it does not need, those that change a program most first.
+    /// Removes techniques that the chosen set does not need, first those that change a program most.
     pub(super) fn simplify(&mut self) -> Result<(), Missing> {
         let Some(mut set) = self.chosen().map(|it| it.set.clone()) else { return Ok(()) };
         // The number of blocks is the smallest already.
@@ -206,7 +213,7 @@ fn without_conflict(set: &Set, technique: Technique) -> Set {
     set.only(|it| it.excluded_by(technique).is_none())
 }
 
-/// The number of blocks with which the peak is about the capacity, if each of them saves the same.
+/// The number of blocks that brings the peak to about the capacity, if every block saves the same.
 fn solved(none_bytes: u64, all_bytes: u64, blocks: u64, capacity_bytes: u64) -> u64 {
     let saved = none_bytes.saturating_sub(all_bytes).max(1);
     let wanted = none_bytes.saturating_sub(capacity_bytes);

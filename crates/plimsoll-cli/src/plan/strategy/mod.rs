@@ -1,8 +1,11 @@
-//! Which sets are tried, in which order, and which is chosen: [`next`], a function of what is known. It does no I/O, so thousands of
-//! searches run in a test (`worlds.rs`).
+//! Which sets are tried, in which order, and which is chosen: [`next`], a function of what is known. It does no
+//! I/O, so thousands of searches run in a test (`worlds.rs`).
 //!
-//! The search is written as if each set's result were there (`order.rs`). A [`Pass`] goes through it from the beginning with what is known and
-//! ends at the first result that is missing: that set is tried, and the next pass gets as far as the next one.
+//! The search is written as if each set's result were there (`order.rs`). A [`Pass`] goes through it from the
+//! beginning with what is known and ends at the first result that is missing: that set is tried, and the next pass
+//! gets as far as the next one.
+//!
+//! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
@@ -10,8 +13,9 @@
 //! | `pass.rs` | one pass through the search |
 //! | `levels.rs` | what is tried on top of a set, and how few blocks, bytes or parts are enough |
 //! | `polish.rs` | the end of a search for the least memory or the fastest step |
-//! | `trade.rs`, `near.rs` | the end of a search for the cheapest set that fits |
+//! | `near.rs`, `trade.rs` | sets that differ a little; the end of a search for the cheapest set that fits |
 //! | `order.rs` | the order of all this |
+//! | `worlds.rs` | its test in random worlds |
 
 mod choice;
 mod levels;
@@ -27,7 +31,7 @@ use self::pass::Pass;
 use super::facts::Facts;
 use crate::techniques::Set;
 
-/// The most sets that a search tries. Those of `worlds.rs` try 34 on average.
+/// The most sets that a search tries. Those of `worlds.rs` try 31 on average.
 const MOST_TRIALS: usize = 100;
 
 /// What comes next.
@@ -35,7 +39,7 @@ const MOST_TRIALS: usize = 100;
 pub(super) enum Step {
     /// The first of these sets has to be tried. The others probably follow, and can run beside it.
     Try(Vec<Set>),
-    /// The same, but a set that fits with room is known: these can only be cheaper.
+    /// The same, but a set that fits is known: these can only be cheaper, or leave more room.
     Improve(Vec<Set>),
     Done(Decision),
 }

@@ -10,8 +10,8 @@ pub(super) const MOST_EFFORT: u32 = 4;
 const STEPS: usize = 5;
 
 impl Pass<'_> {
-    /// Sets that differ a little, and may be faster: one step less of a technique, with one step more of another, or with one that costs no time;
-    /// and without one that has no levels.
+    /// Sets that differ a little, and may be faster: one step less of a technique, with one step more of
+    /// another, or with one that costs no time; and without one that has no levels.
     pub(super) fn near(&self, set: &Set) -> Vec<Set> {
         let mut near = Vec::new();
         let free = self.with_all_free(set);

@@ -1,19 +1,21 @@
 //! The order of the search: [`Pass::search`]. Savings do not add up, so each set is judged by a run.
 //!
-//! A program that fits needs none. Otherwise first every technique alone; then those with an effect together, the number of checkpointed
-//! blocks solved from two peaks (it saves linearly) and then verified; then, if nothing that keeps the numbers fits, with techniques that
-//! change the rounding; with bf16 last.
+//! A program that fits needs none. Otherwise the search tries every technique alone, then the useful ones together.
+//! The number of checkpointed blocks is computed from two peaks (savings are linear) and then verified. If nothing
+//! that keeps the numbers fits, it adds techniques that change the rounding, bf16 last. For the cheapest set that fits,
+//! `trade.rs` then trades techniques for each other; for the least memory and the fastest step, `polish.rs` changes the
+//! best set by single techniques.
 
 use super::super::goal::Goal;
 use super::levels::budgets;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Joins, Numbers, Technique, Time};
 
-/// More than this multiple of the program's own time, other sets are tried beside one that fits.
+/// If a set that fits takes more than this multiple of the program's own time, other sets are tried, too.
 const SLOW: f64 = 1.3;
 
 impl Pass<'_> {
-    /// Goes through the search. The first set is the program as it is; if that did not run, it is the only one.
+    /// Goes through the search. The first set is the program as it is; if that does not run, it is the only one.
     ///
     /// # Errors
     /// The result of a set is missing.
@@ -95,7 +97,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Sets that round differently, or change the numbers if that is allowed. Where nothing fits, one with bf16 is an offer.
+    /// Sets that round differently, or change the numbers if that is allowed. Where nothing fits, one with bf16
+    /// is an offer.
     fn rounding(&mut self, compiles: bool) -> Result<(), Missing> {
         let (has_checkpoint, has_offload) = (self.is_useful(self.blocks), self.is_useful(Technique::Offload));
         let optimizers = Technique::all().filter(|it| it.row().alone == Alone::Optimizer);

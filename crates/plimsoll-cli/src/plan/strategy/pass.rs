@@ -9,7 +9,7 @@ use crate::techniques::{Joins, Programs, Set, Technique};
 #[derive(Debug)]
 pub(super) struct Missing {
     pub(super) sets: Vec<Set>,
-    /// Whether a set that fits with room is known, and these can only be cheaper.
+    /// Whether a set that fits is known, and these can only be better.
     pub(super) is_optional: bool,
 }
 
@@ -20,9 +20,9 @@ pub(super) struct Pass<'a> {
     pub(super) seen: Vec<&'a Fact>,
     /// The sets that it is about to ask for.
     announced: Vec<Set>,
-    /// Whether the search has an answer, and only looks for a cheaper one.
+    /// Whether the search has an answer, and only looks for a better one.
     pub(super) is_answered: bool,
-    /// The techniques that save memory alone.
+    /// The techniques that save memory by themselves.
     pub(super) useful: Vec<Technique>,
     /// Which blocks are checkpointed: those of the model, or those inside of them.
     pub(super) blocks: Technique,
@@ -93,8 +93,8 @@ impl<'a> Pass<'a> {
         self.useful.contains(&technique)
     }
 
-    /// The useful techniques that join such sets, without those that another one of them replaces; beside a technique, those that it does not
-    /// exclude.
+    /// The useful techniques that join such sets, without those that another one of them replaces; beside a
+    /// technique, those that it does not exclude.
     pub(super) fn joined(&self, joins: Joins, beside: Option<Technique>) -> Set {
         let fits_beside = |it: Technique| beside.is_none_or(|beside| beside.excluded_by(it).is_none());
         let joining = Technique::all().filter(|it| it.row().joins <= joins && self.is_useful(*it));
@@ -104,7 +104,7 @@ impl<'a> Pass<'a> {
         set.only(|it| !is_replaced(it))
     }
 
-    /// Tries each of these techniques alone, as far as they are allowed, and notes the useful ones.
+    /// Tries each of these techniques alone, if it is allowed, and notes the useful ones.
     pub(super) fn alone(&mut self, techniques: &[Technique]) -> Result<(), Missing> {
         let base = self.base()?;
         let is_allowed = |it: &Technique| it.row().numbers <= self.facts.wish.numbers;
@@ -119,7 +119,7 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Whether one technique alone takes less memory than another one alone, by more than a little.
+    /// Whether one technique alone needs clearly less memory than another one alone.
     pub(super) fn saves_more(&self, one: Technique, other: Technique) -> bool {
         let alone = |technique| self.seen.iter().find(|it| it.is_alone(technique) && it.is_effective());
         match (alone(one), alone(other)) {
@@ -128,7 +128,7 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Whether a trial has shown that a technique cannot be applied to this program, or has no effect on it.
+    /// Whether a trial showed that a technique cannot be applied to this program, or has no effect.
     pub(super) fn is_ruled_out(&self, technique: Technique) -> bool {
         self.seen.iter().any(|it| match &it.run {
             Ran::Refused(refused) => *refused == technique,
@@ -137,7 +137,8 @@ impl<'a> Pass<'a> {
         })
     }
 
-    /// Whether the program runs with a technique alone; if that is unknown, it may. Some are for programs that compile, or do not.
+    /// Whether the program can run with this technique; true if unknown. Some techniques are only for
+    /// programs that compile, some for those that do not.
     pub(super) fn is_possible(&self, technique: Technique) -> bool {
         if matches!(
             (technique.row().programs, self.facts.compiles),

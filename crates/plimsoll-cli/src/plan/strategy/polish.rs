@@ -1,5 +1,6 @@
-//! The end of a search for the least memory or the fastest step: single techniques are added to the best set and left out of it,
-//! as long as that makes it better. Each alone may have shown no effect, such as expandable segments where nothing else is freed.
+//! The end of a search for the least memory or the fastest step: adds single techniques to the best set, or removes
+//! them, as long as that makes it better. A technique may have no effect alone, such as expandable segments while
+//! nothing else is freed.
 
 use super::super::facts::Fact;
 use super::pass::{Missing, Pass};
@@ -9,8 +10,8 @@ use crate::techniques::{Levels, Set, Technique, Value};
 const ROUNDS: usize = 3;
 
 impl Pass<'_> {
-    /// Adds expandable segments to the set with the least memory, if its live bytes would fit: they may save nothing alone, and
-    /// something once activations are gone.
+    /// Adds expandable segments to the set with the least memory, if its live bytes would fit. They may
+    /// save nothing alone, but something once activations are gone.
     pub(super) fn close_gaps(&mut self) -> Result<(), Missing> {
         let facts = self.facts;
         let would_fit = |it: &&&Fact| {
@@ -42,7 +43,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// The sets that differ in one technique, or in its value.
+    /// The sets that differ from this one in one technique, or in its value.
     fn neighbours(&self, best: &Set) -> Vec<Set> {
         let mut found = Vec::new();
         for technique in Technique::all().filter(|it| it.row().numbers <= self.facts.wish.numbers) {
@@ -62,7 +63,8 @@ impl Pass<'_> {
         found
     }
 
-    /// More parts of the batch for less memory, fewer blocks and fewer bytes on the host for less time.
+    /// For less memory: more parts of the batch. For less time: fewer checkpointed blocks, and fewer bytes
+    /// on the host.
     fn other_value(&self, best: &Set, technique: Technique) -> Option<Set> {
         let is_memory = self.goal().is_memory();
         let (row, value) = (technique.row(), best.value(technique));

@@ -1,5 +1,6 @@
-//! The end of a search for the cheapest set that fits: blocks, copies and parts of the batch are traded for each other as long as the step becomes
-//! faster. A mixture of two is often cheaper than either: copies cost little until they take longer than the computation.
+//! The end of a search for the cheapest set that fits: blocks, copies and parts of the batch are traded for each
+//! other as long as the step becomes faster. A mixture of two is often cheaper than either: copies cost little
+//! until they take longer than the computation.
 
 use super::near::{MOST_EFFORT, levelled};
 use super::pass::{Missing, Pass};
@@ -11,6 +12,10 @@ const SLACK: f64 = 0.15;
 /// The most rounds of small changes.
 const ROUNDS: usize = 5;
 
+/// A set with room that takes at most this multiple of the program's own time is cheap enough: looking for a cheaper
+/// one would take longer than it is worth.
+const CHEAP: f64 = 1.05;
+
 /// A set is worth looking for if it saves more than this part of the program's own step.
 const WORTH: f64 = 0.01;
 
@@ -18,10 +23,10 @@ impl Pass<'_> {
     /// Trades one technique for another in the chosen set, while that makes its step shorter.
     pub(super) fn trade(&mut self) -> Result<(), Missing> {
         let Some(chosen) = self.chosen().filter(|it| !it.set.is_empty()) else { return Ok(()) };
-        self.is_answered = chosen.has_room();
-        if chosen.has_room() && !self.is_dear(chosen.order_s()) {
+        if chosen.has_room() && chosen.order_s() <= self.base()?.order_s() * CHEAP {
             return Ok(());
         }
+        self.is_answered = true;
         // What costs no time may leave memory with which less has to be computed again.
         let easy = chosen.set.only(|it| it.row().effort < MOST_EFFORT);
         for set in [&easy, &chosen.set] {

@@ -1,5 +1,5 @@
-//! What an overlay is made of: a mount namespace, file systems in memory, read-only mounts, and private folders that look like those that
-//! they are laid over.
+//! The parts of an overlay: a mount namespace, file systems in memory, read-only mounts, and private folders with the
+//! permissions of the folders below them.
 
 use std::fmt::Display;
 use std::fs::{self, File};

@@ -24,14 +24,14 @@ use rustix::mount::{
     mount_change, move_mount, open_tree, unmount,
 };
 use rustix::process::pivot_root;
-use serde_json::json;
 
-use super::Spec;
 use super::namespace::{
     because, can_be_upper, foreign_folders, holder, is_below, like, path, scratch, seal, tree_flags, unshare,
 };
 use super::places::{Mount, Places};
+use super::spec::Spec;
 use super::written::{Layer, Written};
+use crate::protocol;
 
 /// The view of a run.
 pub(super) struct Overlay {
@@ -203,18 +203,19 @@ impl Overlay {
     /// Writes the file that a fork reads.
     fn describe(&self, spec: &Spec, is_privileged: bool) -> Result<(), String> {
         // A fork has the root of the process that it is made from.
-        let covers = self
-            .covers
-            .iter()
-            .filter(|it| it.place != Path::new("/"))
-            .map(|it| json!({ "place": it.place, "lower": it.lower, "upper": it.upper }));
-        let view = json!({
-            "privileged": is_privileged,
-            "session": spec.session,
-            "scratch_bytes": spec.scratch_bytes,
-            "covers": covers.collect::<Vec<_>>(),
+        let covers = self.covers.iter().filter(|it| it.place != Path::new("/")).map(|it| protocol::Cover {
+            place: &it.place,
+            lower: &it.lower,
+            upper: &it.upper,
         });
-        fs::write(spec.run.join("view.json"), view.to_string()).map_err(because("a file"))
+        let view = protocol::View {
+            privileged: is_privileged,
+            session: &spec.session,
+            scratch_bytes: spec.scratch_bytes,
+            covers: covers.collect(),
+        };
+        let view = serde_json::to_string(&view).map_err(because("a file"))?;
+        fs::write(spec.run.join("view.json"), view).map_err(because("a file"))
     }
 
     /// Whether --scratch is used up.
@@ -258,7 +259,7 @@ impl Cover {
         is_privileged: bool,
     ) -> Result<(), String> {
         let folders = format!("lowerdir={},upperdir={},workdir={}", path(lower), path(upper), path(work));
-        // Without `redirect_dir` a folder of the disk cannot be renamed; a user namespace has none (`view.py`).
+        // Without `redirect_dir` a folder of the disk cannot be renamed; a user namespace has none (`renames.py`).
         let options = if is_privileged {
             format!("{folders},redirect_dir=on,index=off")
         } else {

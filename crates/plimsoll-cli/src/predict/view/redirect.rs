@@ -1,5 +1,5 @@
-//! The program's files in a private folder, by a library that is loaded into its processes, with Landlock behind it: [`Redirect`]. It needs no
-//! rights, and works in containers.
+//! Redirects the program's writes to a private folder, by a library preloaded into its processes and backed by
+//! Landlock: [`Redirect`]. It needs no privileges, and works in containers.
 //!
 //! The library (`../../../redirect`) finds the program's own files in the folder, and the others on the disk. What does not call the C library,
 //! or runs without the library, cannot change a file: the kernel refuses it.
@@ -13,13 +13,13 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{Access, access};
 
-use super::Spec;
+use super::spec::Spec;
 use super::written::{self, Layer, Written};
 use crate::exit::Exit;
 use crate::guard::{CONFINED, SUPERVISOR};
 use crate::inject::cache;
 
-/// The library; empty where it could not be built.
+/// The library; empty if it could not be built.
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.bin"));
 
 const NAME: &str = "libplimsoll_redirect.so";

@@ -1,6 +1,6 @@
-//! The process that gives the user's program its view and starts it: the supervisor. It stays until the program has ended, so that it can
-//! list what was written, and it ends all that the program started, also when the process that started it is killed: a child with an empty
-//! environment has no mark by which the guard would know it.
+//! The supervisor: the process that sets up the view and starts the user's program in it. It stays until the program
+//! has ended, lists what was written, and ends every process that the program started, even if its own parent is
+//! killed: the guard cannot recognize a child with an empty environment.
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,11 +16,11 @@ use serde::{Deserialize, Serialize};
 
 use super::overlay::Overlay;
 use super::redirect::{self, Redirect};
+use super::spec::{Isolation, Spec};
 use super::written::Written;
-use super::{Isolation, Spec};
 use crate::exit::Exit;
 use crate::guard::{CONFINED, SUPERVISOR};
-use crate::predict::processes;
+use crate::processes;
 
 /// The file in the run's folder that says how it ended.
 pub(in crate::predict) const ENDING: &str = "ending.json";
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     Some(if written.is_ok() { Exit::Done } else { Exit::Unreadable })
 }
 
-/// What keeps a program's writes from the disk.
+/// What keeps a program's writes off the disk.
 enum View {
     Overlay(Overlay),
     Redirect(Redirect),

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Attention;
-use super::operands::{self, Arrangement};
+use super::operands::{self, Arrangement, Attention};
 use crate::cpu::kernels::attention::{Gradients, Heads, attention_backward, backward_scratch_len};
 use crate::cpu::kernels::parallel::Cut;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::call;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::facts::{DeviceFacts, DeviceKind};
@@ -16,7 +16,6 @@ use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::layout::Layout;
 use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
 use crate::random::RandomStream;
-use crate::road::call;
 use crate::tensor::{Grads, Tensor};
 
 /// `operands…[, mask], out, log-sum-exp, grad -> gradients of the operands[, sum of the rows of the packed one's]`.
@@ -85,8 +84,8 @@ impl Kernel for AttentionBackward {
         let to: SmallVec<[&Layout; 3]> = call.outs.iter().map(|x| x.layout).collect();
         let of_out = [out.layout, grad.layout];
         let by_tiles = self.of.is_by_tiles((&layouts, ins[0].dtype), &of_out, &to, call.facts);
-        let (attended, heads) = self.of.attended(ins, by_tiles);
-        let shape = attended.shape.into();
+        let (params, heads) = self.of.params(ins, by_tiles);
+        let shape = params.shape.into();
         let of_out = [out, grad].map(|x| cuda::attention::Heads {
             address: x.address,
             strides: self.arrangement().out_strides(x.layout, &shape),
@@ -94,7 +93,7 @@ impl Kernel for AttentionBackward {
         let outs = call.outs.clone();
         let to = self.of.cuda_heads(&outs, &shape);
         let row_sum = if self.row_sum { outs.last().copied() } else { None };
-        let is_summed = attended.backward(call, heads, of_out, *log_sums, (to, row_sum))?;
+        let is_summed = params.backward(call, heads, of_out, *log_sums, (to, row_sum))?;
         match row_sum {
             Some(row_sum) if !is_summed => {
                 cuda::reduce::sum(call, outs[0], row_sum, &[true, true, false], 1.0)
@@ -161,8 +160,8 @@ impl Operator for AttentionBackward {
         };
         shape.map_or(0, |shape| match device.kind {
             DeviceKind::Cuda if by_tiles() => {
-                let (sizes, numbers) = (shape.into(), cuda::flash::scratch(&shape.into()));
-                match cuda::flash::sums_scratch(&sizes, device) {
+                let (sizes, numbers) = (shape.into(), cuda::attention::flash::scratch(&shape.into()));
+                match cuda::attention::flash::sums_scratch(&sizes, device) {
                     Some(parts) if self.row_sum => numbers + parts,
                     _ => numbers.max(sum()),
                 }

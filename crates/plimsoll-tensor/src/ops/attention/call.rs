@@ -2,11 +2,10 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Attention;
-use super::operands::{Arrangement, NAME};
+use super::operands::{Arrangement, Attention, NAME};
+use crate::dispatch::call;
 use crate::error::{Error, Result};
 use crate::layout::Dims;
-use crate::road::call;
 use crate::tensor::Tensor;
 
 /// What attention does besides softmax(q kᵀ) v. The default is none of it, with scores divided by √dim.

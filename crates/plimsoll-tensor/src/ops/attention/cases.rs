@@ -2,12 +2,12 @@
 
 use smallvec::smallvec;
 
-use super::operands::Arrangement;
-use super::{Attention, AttentionOptions};
+use super::call::AttentionOptions;
+use super::operands::{Arrangement, Attention};
+use crate::dispatch::{Tensors, call};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::random::RandomStream;
-use crate::road::{Tensors, call};
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 

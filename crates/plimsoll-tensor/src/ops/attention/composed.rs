@@ -5,18 +5,17 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
-use super::Attention;
-use super::operands::Arrangement;
+use super::operands::{Arrangement, Attention};
 use crate::cpu::kernels::attention::{AttentionShape, dropout_factors};
 use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::philox::Dropout;
 use crate::cuda::{self, CudaCall};
+use crate::dispatch::{call_one, create};
 use crate::dtype::DType;
 use crate::error::Result;
 use crate::kernel::{CpuCall, Kernel, Varies};
 use crate::operator::{Backward, Meta, Operator, Output, Outputs};
 use crate::random::RandomStream;
-use crate::road::{call_one, create};
 use crate::tensor::{Grads, Tensor};
 
 /// Far below any score: rows that see nothing stay finite.
@@ -52,8 +51,8 @@ impl Kernel for Bias {
                     u64::from((HIDDEN as f32).to_bits())
                 };
                 let words = [0, word];
-                let of = cuda::mask::Triangle { upper: false, diagonal: 0, words };
-                return cuda::mask::triangle(call, None, of);
+                let of = cuda::indexing::mask::Triangle { upper: false, diagonal: 0, words };
+                return cuda::indexing::mask::triangle(call, None, of);
             }
         };
         let expression = cuda::elementwise::Expression::new(text, self.dtype);

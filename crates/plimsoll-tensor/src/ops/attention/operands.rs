@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::cpu::kernels::attention::{AttentionShape, Heads, Mask, Scores};
 use crate::cpu::kernels::philox::Dropout;
-use crate::cuda::attention::Attended;
+use crate::cuda::attention::AttentionParams;
 use crate::cuda::{self, Placed};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -195,7 +195,7 @@ impl Attention {
         })
     }
 
-    /// Whether the kernels of `cuda/flash.rs` take it: `rest` are the output and its gradient, where they are read,
+    /// Whether the kernels of `cuda/attention/flash.rs` take it: `rest` are the output and its gradient, where they are read,
     /// and `outs` what is written, which lies as the operator says and may begin anywhere.
     pub(super) fn is_by_tiles(
         &self,
@@ -208,29 +208,30 @@ impl Attention {
         let shapes: SmallVec<[&[usize]; 4]> = layouts.iter().map(|layout| layout.shape()).collect();
         let Ok(shape) = self.arrangement.shape(&shapes) else { return false };
         let places = self.arrangement.places(layouts, &shape);
-        let is_aligned =
-            |layout: &Layout, begin: usize, strides| cuda::flash::is_aligned(layout, begin, strides);
+        let is_aligned = |layout: &Layout, begin: usize, strides| {
+            cuda::attention::flash::is_aligned(layout, begin, strides)
+        };
         layouts.len() == operands
             && self.dropout.is_none()
-            && cuda::flash::takes(&shape.into(), dtype, self.scale, facts)
+            && cuda::attention::flash::takes(&shape.into(), dtype, self.scale, facts)
             && places.into_iter().all(|(i, begin, strides)| is_aligned(layouts[i], begin, strides))
             && outs.iter().all(|out| is_aligned(out, 0, [0; 3]))
             && rest.iter().all(|x| is_aligned(x, 0, self.arrangement.out_strides(x, &shape)))
     }
 
     /// The same as a GPU's kernels take it.
-    pub(super) fn attended<'a>(
+    pub(super) fn params<'a>(
         &self,
         ins: &[Placed<'a>],
         by_tiles: bool,
-    ) -> (Attended<'a>, [cuda::attention::Heads; 3]) {
+    ) -> (AttentionParams<'a>, [cuda::attention::Heads; 3]) {
         let shapes: SmallVec<[&[usize]; 4]> = ins.iter().map(Placed::shape).collect();
         let shape = self.arrangement.shape(&shapes).unwrap_or_else(|_| unreachable!("inferred"));
         let mask = ins.get(self.arrangement.operands()).map(|mask| {
             let wide = mask.layout.expand(&shape.of_scores()).unwrap_or_else(|| unreachable!("inferred"));
             (*mask, [0, 1, 2, 3].map(|dim| wide.strides()[dim]))
         });
-        let attended = Attended {
+        let params = AttentionParams {
             shape: shape.into(),
             dtype: ins[0].dtype,
             scale: self.scale,
@@ -239,7 +240,7 @@ impl Attention {
             dropout: self.dropout,
             by_tiles,
         };
-        (attended, self.cuda_heads(ins, &shape))
+        (params, self.cuda_heads(ins, &shape))
     }
 }
 

@@ -2,8 +2,8 @@
 
 use super::parameters::Layer;
 use crate::cpu::kernels::recurrent::Cell;
+use crate::dispatch::Tensors;
 use crate::error::Result;
-use crate::road::Tensors;
 use crate::tensor::Tensor;
 
 /// As the function of [`Layer`], from the same inputs.

@@ -1,9 +1,8 @@
 //! The sums of each line from one walk over the blocks: [`Rows`].
 
 use super::Course;
-use super::sawtooth::Release;
 use crate::explain::origin::Name;
-use crate::snapshot::StackId;
+use crate::snapshot::{EventIndex, StackId};
 use crate::timeline::Life;
 
 /// Sparse rows that become a [`Course`].
@@ -39,6 +38,18 @@ pub(super) struct Rows {
     pub(super) direct_numbers: usize,
     /// Bytes of all these blocks.
     pub(super) bytes: u64,
+}
+
+/// A block that outlived a step and was freed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Release {
+    /// The free.
+    pub at: EventIndex,
+    /// The step in which the block was allocated.
+    pub birth: u32,
+    /// The first step after which it is not live.
+    pub death: u32,
+    pub bytes: u64,
 }
 
 impl Rows {

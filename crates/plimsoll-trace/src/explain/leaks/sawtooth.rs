@@ -6,21 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::rows::Rows;
+use super::rows::{Release, Rows};
 use crate::explain::origin::is_python;
 use crate::snapshot::{Action, EventIndex, FrameId, Snapshot};
-
-/// A block that outlived a step and was freed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Release {
-    /// The free.
-    pub at: EventIndex,
-    /// The step in which the block was allocated.
-    pub birth: u32,
-    /// The first step after which it is not live.
-    pub death: u32,
-    pub bytes: u64,
-}
 
 /// What frees the blocks of several steps at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

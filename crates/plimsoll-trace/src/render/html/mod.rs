@@ -61,9 +61,10 @@ use sha2::{Digest, Sha256};
 
 use self::section::{Section, drawings};
 use self::text::{Text, Whole};
+use super::Report;
 use super::comparison::{SIDES, SnapshotDiff};
+use super::quality::provenance;
 use super::ranks::RankTable;
-use super::{Report, words};
 use crate::explain::DeviceExplanation;
 
 const PAGE: &str = include_str!("page.html");
@@ -227,7 +228,7 @@ impl<'a> Page<'a> {
             write(out, format_args!("<details><summary>the {} files</summary>", reports.len()));
         }
         for report in reports.iter().take(ORIGINS) {
-            for line in words::provenance(report.file, report.snapshot, report.devices) {
+            for line in provenance(report.file, report.snapshot, report.devices) {
                 write(out, format_args!("<p>{}</p>", Text(line)));
             }
         }

@@ -10,6 +10,7 @@ use super::panels::panels;
 use super::text::{Sentence, Text};
 use crate::explain::LineAcross;
 use crate::render::ranks::{COLUMNS, ODD, RANGE, RankTable, line as line_name};
+use crate::render::verdict;
 use crate::render::words::{self, counted, plural};
 
 /// Ranks that have a row; of more, those that matter most.
@@ -75,7 +76,7 @@ pub(super) fn ranks(out: &mut String, table: &RankTable<'_>, drawn: &[usize], wh
             Some(section) => write!(out, "<a href=\"#device-{section}\">{name}</a>")?,
             None => write!(out, "{name}")?,
         }
-        let brief = words::brief(devices[nth].1, |bytes| Bytes(bytes).to_string());
+        let brief = verdict::brief(devices[nth].1, |bytes| Bytes(bytes).to_string());
         write!(out, "<td>{}{}", odd(table, nth), Sentence(brief))?;
     }
     let rest = devices.len() - shown.len();

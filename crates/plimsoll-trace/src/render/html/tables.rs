@@ -10,7 +10,7 @@ use super::text::{Sentence, Text};
 use super::{Section, growth, peaks, quality, remaining, settings, summary};
 use crate::explain::{BackwardBlock, DeviceExplanation, Holes, Part, Pin, Share};
 use crate::render::words::{self, counted};
-use crate::render::{Report, failure, ledger};
+use crate::render::{Report, failure, ledger, verdict};
 
 /// Rows of a table; what is beyond them is one more row.
 const ROWS: usize = 40;
@@ -44,7 +44,7 @@ pub(super) fn section(
     if !title.is_empty() {
         write!(out, "<p class=\"title\">{}</p>", Text(title))?;
     }
-    let verdict = words::verdict(device, |bytes| Bytes(bytes).to_string());
+    let verdict = verdict::sentence(device, |bytes| Bytes(bytes).to_string());
     write!(out, "<h2 class=\"verdict {outcome}\">{}</h2>", Sentence(verdict))?;
     if !section.is_summed_up {
         summary::section(&mut out, section, what_if.as_deref())?;

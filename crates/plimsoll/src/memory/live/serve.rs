@@ -121,7 +121,7 @@ fn accept(listener: &UnixListener, device: &Device, over: &Arc<AtomicBool>) {
             continue;
         }
         watchers.fetch_add(1, Ordering::Relaxed);
-        let one = Leaving(watchers.clone());
+        let one = ClientGuard(watchers.clone());
         let (device, over) = (device.clone(), over.clone());
         let answer = move || {
             // Errors concern only the client.
@@ -134,9 +134,9 @@ fn accept(listener: &UnixListener, device: &Device, over: &Arc<AtomicBool>) {
 }
 
 /// Decrements the number of clients when dropped.
-struct Leaving(Arc<AtomicUsize>);
+struct ClientGuard(Arc<AtomicUsize>);
 
-impl Drop for Leaving {
+impl Drop for ClientGuard {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

@@ -159,8 +159,8 @@ impl Watcher {
     /// Sends a line, and waits for one. Returns whether it is complete.
     fn ask(&mut self, line: &[u8]) -> io::Result<bool> {
         self.socket.get_mut().write_all(line)?;
-        let room = MOST_BYTES - self.line.len() as u64;
-        self.socket.by_ref().take(room).read_until(b'\n', &mut self.line)?;
+        let left_bytes = MOST_BYTES - self.line.len() as u64;
+        self.socket.by_ref().take(left_bytes).read_until(b'\n', &mut self.line)?;
         Ok(self.line.ends_with(b"\n"))
     }
 }

@@ -4,8 +4,8 @@ use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Cell, Error, RecurrentState, Result, Tensor};
 
 use super::super::{Members, MembersMut, Module, Scope};
+use super::direction::Direction;
 use super::options::Nonlinearity;
-use super::stack::Direction;
 
 /// One step from a state to the next.
 #[derive(Clone, Debug)]

@@ -12,6 +12,7 @@
 //! Each layer and direction is one call of [`Tensor::recurrent`].
 
 mod cells;
+mod direction;
 mod options;
 mod packed;
 mod pass;

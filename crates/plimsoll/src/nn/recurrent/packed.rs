@@ -163,17 +163,17 @@ impl PackedSequence {
     }
 
     /// Steps that have the same number of sequences, together: the first row, how many steps, how many sequences.
-    pub(super) fn stretches(&self) -> Vec<Stretch> {
-        let mut stretches: Vec<Stretch> = Vec::new();
+    pub(super) fn equal_steps(&self) -> Vec<EqualSteps> {
+        let mut equal_steps: Vec<EqualSteps> = Vec::new();
         let mut row = 0;
         for &batch in &self.batch_sizes {
-            match stretches.last_mut() {
+            match equal_steps.last_mut() {
                 Some(last) if last.batch == batch => last.steps += 1,
-                _ => stretches.push(Stretch { row, steps: 1, batch }),
+                _ => equal_steps.push(EqualSteps { row, steps: 1, batch }),
             }
             row += batch;
         }
-        stretches
+        equal_steps
     }
 
     pub(super) fn batch(&self) -> usize {
@@ -198,7 +198,7 @@ pub(super) enum Order {
 
 /// Steps of as many sequences each.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Stretch {
+pub(super) struct EqualSteps {
     pub(super) row: usize,
     pub(super) steps: usize,
     pub(super) batch: usize,

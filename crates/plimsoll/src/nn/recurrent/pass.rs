@@ -1,10 +1,10 @@
-//! One layer in one direction: over sequences of equal length, and over packed ones, a stretch of steps with the same number of
+//! One layer in one direction: over sequences of equal length, and over packed ones, a run of steps with the same number of
 //! sequences at a time.
 
 use plimsoll_tensor::{Cell, RecurrentState, Result, Tensor};
 
-use super::packed::Stretch;
-use super::stack::Direction;
+use super::direction::Direction;
+use super::packed::EqualSteps;
 
 /// Over `[steps, batch, inputs]`, or `[batch, steps, inputs]` with `batch_first`.
 pub(super) fn steps(
@@ -22,13 +22,13 @@ pub(super) fn steps(
 pub(super) fn packed(
     cell: Cell,
     direction: &Direction,
-    (x, stretches): (&Tensor, &[Stretch]),
+    (x, equal_steps): (&Tensor, &[EqualSteps]),
     first: &RecurrentState,
     reverse: bool,
 ) -> Result<(Tensor, RecurrentState)> {
     let inputs = x.shape()[1];
-    let over = |stretch: &Stretch, state: &RecurrentState| {
-        let Stretch { row, steps: count, batch } = *stretch;
+    let over = |run: &EqualSteps, state: &RecurrentState| {
+        let EqualSteps { row, steps: count, batch } = *run;
         let part = x.narrow(0, row, count * batch)?.reshape(&[count, batch, inputs])?;
         let (y, last) = steps(cell, direction, &part, state, false, reverse)?;
         Ok((y.flatten(0, 1)?, last))
@@ -37,36 +37,36 @@ pub(super) fn packed(
         let part = |x: &Tensor| x.narrow(0, from, to - from);
         Ok(RecurrentState { h: part(&state.h)?, c: state.c.as_ref().map(part).transpose()? })
     };
-    let mut outs = Vec::with_capacity(stretches.len());
+    let mut outs = Vec::with_capacity(equal_steps.len());
     let mut state: Option<RecurrentState> = None;
     if reverse {
         let mut running = 0;
-        for stretch in stretches.iter().rev() {
+        for run in equal_steps.iter().rev() {
             // The sequences that end here begin with their first state.
-            let joining = rows(first, running, stretch.batch)?;
+            let joining = rows(first, running, run.batch)?;
             let (y, last) = over(
-                stretch,
+                run,
                 &match &state {
                     Some(state) => joined(&[state, &joining])?,
                     None => joining,
                 },
             )?;
-            (running, state) = (stretch.batch, Some(last));
+            (running, state) = (run.batch, Some(last));
             outs.push(y);
         }
         outs.reverse();
     } else {
         // States of the sequences that have ended, the shortest first.
         let mut ended = Vec::new();
-        for stretch in stretches {
+        for run in equal_steps {
             let current = match state.take() {
                 None => first.clone(),
                 Some(before) => {
-                    ended.push(rows(&before, stretch.batch, before.h.shape()[0])?);
-                    rows(&before, 0, stretch.batch)?
+                    ended.push(rows(&before, run.batch, before.h.shape()[0])?);
+                    rows(&before, 0, run.batch)?
                 }
             };
-            let (y, last) = over(stretch, &current)?;
+            let (y, last) = over(run, &current)?;
             state = Some(last);
             outs.push(y);
         }

@@ -2,7 +2,7 @@
 
 use plimsoll_trace::pickle::opcode as op;
 
-use super::value::{Known, StorageEntry, TensorEntry, Value};
+use super::value::{KnownGlobal, StorageEntry, TensorEntry, Value};
 
 /// Dictionaries in dictionaries that are followed.
 const DEEPEST: usize = 64;
@@ -23,14 +23,14 @@ pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<(String, TensorEntry)>, Strin
             Err(why) => return Err(format!("byte {at}: {why}")),
         }
     };
-    let mut found = Found { tensors: Vec::new(), visits_left: 2 * machine.values + 1000 };
+    let mut found = FoundTensors { tensors: Vec::new(), visits_left: 2 * machine.values + 1000 };
     machine.flatten(top, String::new(), 0, &mut found)?;
     Ok(found.tensors)
 }
 
 /// What was found so far. Visits are bounded: dictionaries that are shared again and again would lead to more tensors than
 /// any memory holds.
-struct Found {
+struct FoundTensors {
     tensors: Vec<(String, TensorEntry)>,
     visits_left: usize,
 }
@@ -308,8 +308,8 @@ impl<'a> Machine<'a> {
     }
 
     fn known(&mut self, module: &str, name: &str) -> Result<(), String> {
-        match Known::of(module, name) {
-            Some(known) => self.push(Value::Known(known)),
+        match KnownGlobal::of(module, name) {
+            Some(known) => self.push(Value::Global(known)),
             None if describes_tensors(module, name) => Err(format!(
                 "it has a tensor by `{module}.{name}`, of a type or layout that is not read (complex, 8-bit floats, quantized, \
                  sparse). Convert it to a dense one of floats or whole numbers, and save again"
@@ -326,7 +326,7 @@ impl<'a> Machine<'a> {
         let fields = if let Value::Tuple(node) = value { self.nodes[node].as_slice() } else { &[] };
         let &[
             Value::Text(kind),
-            Value::Known(Known::Storage(dtype)),
+            Value::Global(KnownGlobal::Storage(dtype)),
             Value::Text(key),
             _,
             Value::Int(len),
@@ -356,13 +356,13 @@ impl<'a> Machine<'a> {
         let Value::Tuple(arguments) = arguments else { return Err("arguments that are no tuple".to_owned()) };
         let given = self.nodes[arguments].clone();
         match function {
-            Value::Known(Known::OrderedDict) => {
+            Value::Global(KnownGlobal::OrderedDict) => {
                 let node = self.node(Vec::new());
                 self.push(Value::Dict(node))
             }
-            Value::Known(Known::Size) => self.push(*given.first().ok_or(EMPTY)?),
-            Value::Known(Known::RebuildParameter) => self.push(*given.first().ok_or(EMPTY)?),
-            Value::Known(Known::RebuildTensor) => {
+            Value::Global(KnownGlobal::Size) => self.push(*given.first().ok_or(EMPTY)?),
+            Value::Global(KnownGlobal::RebuildParameter) => self.push(*given.first().ok_or(EMPTY)?),
+            Value::Global(KnownGlobal::RebuildTensor) => {
                 let entry = (|| {
                     let &[Value::Storage(storage), Value::Int(offset), shape, strides, ..] = given.as_slice()
                     else {
@@ -383,7 +383,13 @@ impl<'a> Machine<'a> {
     }
 
     /// Adds the tensors below a value. Keys that are numbers count as texts; other values are passed over.
-    fn flatten(&self, value: Value, path: String, depth: usize, found: &mut Found) -> Result<(), String> {
+    fn flatten(
+        &self,
+        value: Value,
+        path: String,
+        depth: usize,
+        found: &mut FoundTensors,
+    ) -> Result<(), String> {
         if depth > DEEPEST {
             return Err(format!("more than {DEEPEST} dictionaries in one another"));
         }

@@ -14,14 +14,14 @@ pub(super) enum Value {
     List(usize),
     Dict(usize),
     /// A name of a function or type that is known.
-    Known(Known),
+    Global(KnownGlobal),
     Storage(usize),
     Tensor(usize),
 }
 
 /// The functions and types that `torch.save` of a state dict names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum KnownGlobal {
     OrderedDict,
     /// `torch._utils._rebuild_tensor_v2`, and `_rebuild_tensor`.
     RebuildTensor,
@@ -47,19 +47,19 @@ const STORAGES: [(&str, &str); 10] = [
     ("Bool", "bool"),
 ];
 
-impl Known {
+impl KnownGlobal {
     /// What a module's name stands for, if it is known.
-    pub(super) fn of(module: &str, name: &str) -> Option<Known> {
+    pub(super) fn of(module: &str, name: &str) -> Option<KnownGlobal> {
         Some(match (module, name) {
-            ("collections", "OrderedDict") => Known::OrderedDict,
-            ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => Known::RebuildTensor,
+            ("collections", "OrderedDict") => KnownGlobal::OrderedDict,
+            ("torch._utils", "_rebuild_tensor_v2" | "_rebuild_tensor") => KnownGlobal::RebuildTensor,
             ("torch._utils", "_rebuild_parameter" | "_rebuild_parameter_with_state") => {
-                Known::RebuildParameter
+                KnownGlobal::RebuildParameter
             }
-            ("torch", "Size") => Known::Size,
+            ("torch", "Size") => KnownGlobal::Size,
             ("torch", name) => {
                 let plain = name.strip_suffix("Storage")?;
-                Known::Storage(STORAGES.iter().find(|(storage, _)| *storage == plain)?.1)
+                KnownGlobal::Storage(STORAGES.iter().find(|(storage, _)| *storage == plain)?.1)
             }
             _ => return None,
         })

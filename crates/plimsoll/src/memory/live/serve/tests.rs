@@ -116,11 +116,11 @@ fn the_number_of_watchers_is_limited() {
     assert_eq!(Watcher::connect(&path).unwrap().sample().unwrap(), None);
     // After one disconnects, another can connect.
     watchers.pop();
-    let room = (0..100).any(|_| {
+    let is_free = (0..100).any(|_| {
         thread::sleep(Duration::from_millis(20));
         Watcher::connect(&path).unwrap().sample().unwrap().is_some()
     });
-    assert!(room, "no room for another watcher");
+    assert!(is_free, "no room for another watcher");
 }
 
 #[test]

@@ -1,0 +1,32 @@
+//! The integration tests of `plimsoll-alloc`, in one program, as linking takes most of a test's build: a module a subject.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+mod adopt;
+mod bodies;
+mod checkpoint;
+mod clockwork;
+mod config;
+mod devices;
+mod failures;
+mod fuzz;
+mod graphs;
+mod history;
+mod ledger;
+mod naive;
+mod no_heap;
+mod out_of_memory;
+mod pinned;
+mod placement;
+mod pools;
+mod programs;
+mod release_lock;
+mod scripts;
+mod segment_allocator;
+mod shared;
+mod statistics;
+mod streams;
+mod threads;
+mod trace;
+mod worked_options;
+mod worked_traces;

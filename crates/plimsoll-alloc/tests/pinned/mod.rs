@@ -1,0 +1,13 @@
+//! Pinned host memory: against PyTorch's answers (`oracle.rs`), against a naive model (`model.rs`), over all
+//! small interleavings of streams and requests (`interleavings.rs`), and with a driver that fails
+//! (`failures.rs`). `make.py` records PyTorch's answers again.
+
+mod captures;
+mod failures;
+mod fallible;
+mod interleavings;
+mod model;
+mod naive;
+mod oracle;
+mod recorded;
+mod threads;

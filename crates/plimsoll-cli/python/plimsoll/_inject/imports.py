@@ -1,0 +1,97 @@
+"""Runs functions of ours after the import of a module, and the user's own sitecustomize after ours."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+    from typing import Any
+
+
+VERSION = ""  # of the program that started this process
+
+
+class OtherVersionError(ImportError):
+    """The wheel in this Python is of another version than the program that runs it."""
+
+
+class Finder:
+    """Runs functions after the import of modules. A second one around the same loader would break the first: there is
+    one.
+    """
+
+    def __init__(self, then: Mapping[str, Callable[[Any], object]]) -> None:
+        self.then = dict(then)  # functions by module
+        self.inside: set[str] = set()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """What the other finders find, with a loader that calls the module's function at the end."""
+        if name not in self.then or name in self.inside:
+            return None
+        import importlib.util
+
+        self.inside.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.inside.discard(name)
+        if spec is None or spec.loader is None:
+            return None
+        loader: Any = spec.loader
+        original = loader.exec_module
+
+        def exec_module(module: ModuleType) -> None:
+            loader.exec_module = original  # not `del`: another finder of ours may be around it
+            original(module)
+            then = self.then.pop(name, None)
+            try:
+                if then is not None:
+                    then(module)
+            except OtherVersionError:
+                raise
+            except Exception as why:  # It must not fail the program.
+                print(f"plimsoll: cannot hook {name} in this process: {why}", file=sys.stderr)
+
+        loader.exec_module = exec_module
+        return spec
+
+
+def hook(then: Mapping[str, Callable[[Any], object]]) -> None:
+    """Calls each function with the module of its name, once the program has imported that."""
+    sys.meta_path.insert(0, Finder({**then, "plimsoll": check_version}))
+
+
+def check_version(module: ModuleType) -> None:
+    """The program imports the wheel's package: refuses one of another version. Sources that are no wheel have none."""
+    import importlib.metadata
+
+    try:
+        installed = importlib.metadata.version("plimsoll-gpu")
+    except importlib.metadata.PackageNotFoundError:
+        return
+    # A pre-release is written differently in Python.
+    if VERSION.replace(".", "").isdecimal() and installed != VERSION:
+        raise OtherVersionError(
+            f"this Python has plimsoll-gpu {installed}, but the program `plimsoll` that runs it is {VERSION}:"
+            f" pip install plimsoll-gpu=={VERSION}, or start it with the program of the wheel: python -m plimsoll"
+        )
+
+
+def run_users_sitecustomize(here: str) -> None:
+    """Runs the user's own sitecustomize, which that in the folder `here` hides, under its name."""
+    import importlib.machinery
+    import importlib.util
+
+    sys.path[:] = [place for place in sys.path if os.path.abspath(place or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)

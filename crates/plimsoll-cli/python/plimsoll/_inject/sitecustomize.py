@@ -1,0 +1,71 @@
+"""The first code of ours in every Python process of a program under `plimsoll predict` or `plimsoll run`.
+
+The program `plimsoll` unpacks this file to a private folder, first in PYTHONPATH, and beside it the package PACKAGE:
+the wheel's modules that a verb needs, under a name that no installed package has. So the user's environment needs no
+wheel. Nothing here or in what it imports at the start may be slow: processes that never import PyTorch run it, too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import CodeType, ModuleType
+    from typing import Any
+
+VERB = "predict"  # the program writes its verb here: this, or "run"
+VERSION = ""  # and its version
+PACKAGE = "plimsoll_injected"
+FROZEN = "<frozen plimsoll "  # the file names of our frames begin so, which marks them as not the program's
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+class Package:
+    """Finds the modules of the package beside this file."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """The module's place, and a loader that gives its frames the file name `<frozen plimsoll NAME>`."""
+        top, *names = name.split(".")
+        if top != PACKAGE:
+            return None
+        import importlib.machinery
+        import importlib.util
+
+        class Loader(importlib.machinery.SourceFileLoader):
+            def get_code(self, fullname: str) -> CodeType:
+                data = self.get_data(self.path)
+                return compile(data, f"{FROZEN}{fullname.rpartition('.')[2]}>", "exec", dont_inherit=True)
+
+        place = os.path.join(HERE, PACKAGE, *names)
+        if not names:
+            spec = importlib.machinery.ModuleSpec(name, None, is_package=True)
+            spec.submodule_search_locations = [place]
+            return spec
+        is_package = os.path.isdir(place)
+        file = os.path.join(place, "__init__.py") if is_package else f"{place}.py"
+        if not os.path.isfile(file):
+            return None
+        within = [place] if is_package else None
+        return importlib.util.spec_from_file_location(
+            name, file, loader=Loader(name, file), submodule_search_locations=within
+        )
+
+
+def begin() -> None:
+    """Begins the verb in this process, and then runs the user's own sitecustomize."""
+    import importlib
+
+    sys.meta_path.insert(0, Package)
+    imports: Any = importlib.import_module(f"{PACKAGE}._inject.imports")
+    imports.VERSION = VERSION
+    importlib.import_module(f"{PACKAGE}._{VERB}.start").begin()
+    imports.run_users_sitecustomize(HERE)
+
+
+if __name__ == "sitecustomize":
+    begin()

@@ -1,0 +1,113 @@
+"""Values that are not known but cannot be zero: what an operator's bounds, or a tensor's values before a change
+through an unknown mask, leave. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between
+its bounds.
+
+A read of such a value is a read of an unknown one: it is listed, and `--assume` replaces it. Without `--assume` the
+program gets the bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of a shadow
+(shadows.py) that is such a value is marked in `unsure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .shadows import Known
+
+MOST_FLOATS = 1024  # elements, of a floating-point result
+# With zeros for what is unknown, these give a value that the result may have.
+BOUNDED = set("clamp clamp.Tensor clamp_min clamp_min.Tensor maximum add.Tensor where.self clamp_ clamp_min_".split())
+OF_INTEGERS = ("aten::add", "aten::where")  # sums and choices of numbers with a fraction decide no size
+RANDOM = "random_.from randperm.generator_out"
+BY_INDEX = ("aten::index_put_", "aten::_index_put_impl_")
+BY_MASK = BY_INDEX + ("aten::masked_fill_", "aten::index_fill_")
+
+
+def is_bounded(operator: Any) -> bool:
+    """Whether the operator's result is bounded although its inputs are unknown."""
+    overload = operator._overloadname
+    name = operator._schema.name.removeprefix("aten::")
+    return (f"{name}.{overload}" if overload not in ("", "default") else name) in BOUNDED
+
+
+def may_bound(operator: Any, tensor: Any) -> bool:
+    """Whether a result of this size and type is worth a bound."""
+    is_few = tensor.numel() <= MOST_FLOATS and operator._schema.name not in OF_INTEGERS
+    return is_few or not tensor.is_floating_point()
+
+
+def with_zeros(known: Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments on the host, with zeros for what is unknown."""
+    torch = known.torch
+
+    def one(it: Any) -> Any:
+        if isinstance(it, torch.Tensor):
+            value = known.shadow(it)
+            return torch.zeros(it.size(), dtype=it.dtype, device="cpu") if value is None else value
+        return [one(part) for part in it] if isinstance(it, (list, tuple)) else it
+
+    return [one(it) for it in args], {name: one(it) for name, it in kwargs.items()}
+
+
+def of_result(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    """Gives a result of unknown inputs the values that it has if they are zero, unless those are zero, too."""
+    if not isinstance(result, known.torch.Tensor) or not may_bound(operator, result) or not known.is_small(result):
+        return
+    known_args, known_kwargs = with_zeros(known, args, kwargs)
+    value = known.run_on_host(operator, known_args, known_kwargs)
+    if bool(value.any()):
+        known.keep(result, value, unsure=True)
+
+
+def of_change(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+    """The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure;
+    None if nothing is known of them.
+    """
+    torch, tensor, name = known.torch, args[0], operator._schema.name
+    before = known.shadow(tensor)
+    if before is None:
+        if not is_bounded(operator) or not may_bound(operator, tensor):
+            return None
+        known_args, known_kwargs = with_zeros(known, args, kwargs)
+        value = known.run_on_host(operator, known_args, known_kwargs)
+        return (value, True) if bool(value.any()) else None
+    unsure = known.unsure(tensor)
+    unsure = torch.zeros(tensor.size(), dtype=torch.bool, device="cpu") if unsure is None else unsure.clone()
+    if name == "aten::copy_":
+        return None if tensor.is_floating_point() else (torch.zeros_like(before), True)
+    if name in BY_INDEX and not (len(args) > 3 and args[3]):
+        places = known.on_host((args[1],), {})
+        if places is not None and not places[4]:
+            # The places are known, the values are not.
+            indices = tuple(slice(None) if it is None else it for it in places[0][0])
+            values = before.clone()
+            values[indices], unsure[indices] = 0, True
+            return values, unsure
+    return (before.clone(), True) if name in BY_MASK else None
+
+
+def random(known: Known, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps an operator that draws integers. Random integers lie between their bounds; a random permutation has each
+    index once.
+    """
+    is_permutation = operator._schema.name == "aten::randperm"
+
+    def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        result = call(keys, *args, **kwargs)
+        try:
+            with known.quiet():
+                torch, lowest = known.torch, None if is_permutation else args[1]
+                if known.is_small(result) and not result.is_floating_point() and (is_permutation or lowest):
+                    if is_permutation:
+                        value = torch.arange(result.numel(), dtype=result.dtype, device="cpu")
+                    else:
+                        value = torch.full(result.size(), lowest, dtype=result.dtype, device="cpu")
+                    known.keep(result, value, changed=True, unsure=True)
+                else:
+                    known.drop(result)
+        except Exception as why:
+            known.failed(operator, why)
+        return result
+
+    return dispatched

@@ -1,0 +1,211 @@
+"""After the requested steps: the loop over the training's DataLoader ends as if there were no more batches, so that
+the code after it runs, too: the evaluation, often with a larger batch.
+
+A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the
+batches takes the time, copies of one stand for those in between (loops.py). Otherwise it yields the first ones and
+the last.
+
+If the program starts another epoch, that gets one batch, until the time is up. A program that does not train in a
+loop over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from .. import protocol
+from . import loops
+
+if TYPE_CHECKING:
+    from .growth import Growth
+
+LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
+LONGEST_TIME = 120.0  # the same, where a loop that grows takes it
+IDLE = 5  # stop after this many further steps without new code in between
+
+
+class Finish:
+    """What happens after the requested steps: which loaders end early, and when to stop."""
+
+    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
+        self.torch, self.is_library = torch, is_library
+        self.begun = time.monotonic()
+        self.finishing = 0.0  # the time at which the steps were done
+        self.until = 0.0  # when the time for the code after them is up
+        self.training: set[int] = set()  # loaders that yielded a batch between steps, by address
+        self.since_step: set[int] = set()
+        self.given = 0  # batches that they yielded
+        self.cut = False  # whether a loader was ended early
+        self.loops: list[loops.Loop] = []  # loops over loaders that started after the steps
+        self.levels: list[int] = []  # allocated bytes after the steps, one a moment
+        self.new: set[object] = set()  # loaders and lines first seen after the steps
+        self.idle = 0  # steps since the last of them
+        self.called: set[tuple[str, int]] = set()  # lines that evaluate
+        self.files: set[str] = set()  # the program's files on the stack at a step
+        self.watch_loaders()
+        self.watch_evaluation()
+
+    def watch_loaders(self) -> None:
+        """Counts the batches of DataLoaders, and ends the training's once the steps are done."""
+        from torch.utils.data import dataloader
+
+        finish, kind = self, dataloader._BaseDataLoaderIter
+        begin, following, again = kind.__init__, kind.__next__, kind._reset
+
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            begin(self, loader, *args, **kwargs)
+            start(self, loader)
+
+        def _reset(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            again(self, loader, *args, **kwargs)
+            start(self, loader)
+
+        def start(self: Any, loader: Any) -> None:
+            self.plimsoll_loader, self.plimsoll_given = id(loader), 0
+            self.plimsoll_loop = loops.Loop(finish, self, loader, following) if finish.finishing else None
+
+        def __next__(self: Any) -> Any:
+            loader = getattr(self, "plimsoll_loader", None)
+            if loader is None:
+                return following(self)
+            if finish.finishing and loader in finish.training and self.plimsoll_given > 0:
+                finish.cut = True
+                raise StopIteration
+            if self.plimsoll_loop is not None and loader not in finish.training:
+                finish.saw(loader)
+                return self.plimsoll_loop.batch()
+            result = following(self)
+            self.plimsoll_given += 1
+            finish.given += not finish.finishing
+            finish.since_step.add(loader)
+            return result
+
+        kind.__init__, kind.__next__, kind._reset = __init__, __next__, _reset
+
+    def watch_evaluation(self) -> None:
+        """Notes the lines that call `eval()`."""
+        module, finish = self.torch.nn.Module, self
+        original = module.eval
+
+        def eval(self: Any) -> Any:
+            frame = sys._getframe(1)
+            place = frame.f_code.co_filename, frame.f_lineno
+            finish.called.add(place)
+            if finish.finishing:
+                finish.saw(place)
+            return original(self)
+
+        eval.__wrapped__ = original  # type: ignore[attr-defined]
+        module.eval = eval
+
+    def stepped(self) -> None:
+        """A step was counted: the loaders that yielded a batch for it are the training's."""
+        self.training |= self.since_step
+        self.since_step = set()
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None:
+            if not self.is_library(frame.f_code.co_filename):
+                self.files.add(frame.f_code.co_filename)
+            frame = frame.f_back
+
+    def may_go_on(self) -> bool:
+        """Whether the code after the steps can be reached."""
+        return bool(self.training) or self.has_trainer()
+
+    def has_trainer(self) -> bool:
+        """Whether transformers' Trainer runs the training."""
+        return "transformers.trainer" in sys.modules and any("transformers/trainer" in it for it in self.stack())
+
+    def stack(self) -> Iterator[str]:
+        """The files of the frames on the stack, from the innermost outwards."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            yield frame.f_code.co_filename
+            frame = frame.f_back
+
+    def begin(self) -> None:
+        """The steps are done: the time for the code after them begins."""
+        self.finishing = time.monotonic()
+        passed = self.finishing - self.begun
+        self.until = self.finishing + min(max(passed, LEAST_TIME), MOST_TIME)
+
+    def saw(self, what: object) -> None:
+        """A loader or a line ran after the steps."""
+        if what not in self.new:
+            self.new.add(what)
+            self.idle = 0
+
+    def left(self) -> float:
+        """Seconds for the code after the steps."""
+        return self.until - time.monotonic()
+
+    def take(self, seconds: float) -> bool:
+        """A loop that grows needs these seconds: they come on top, up to a limit. Returns whether it gets them."""
+        longest = self.finishing + LONGEST_TIME
+        if time.monotonic() + seconds > longest:
+            return False
+        self.until = min(max(self.until, time.monotonic() + seconds + LEAST_TIME), longest + LEAST_TIME)
+        return True
+
+    def is_up(self) -> bool:
+        """Whether to stop: too many further steps without new code, or too much time."""
+        return self.idle > IDLE or self.left() < 0
+
+    def note_level(self) -> None:
+        """Notes the level, between other things, a few times a second."""
+        with_memory = range(self.torch.cuda.device_count())
+        self.levels.append(max((loops.allocated(self.torch, it) for it in with_memory), default=0))
+        if len(self.levels) > 4096:
+            del self.levels[::2]
+
+    def grew(self) -> bool:
+        """Whether memory still grew when the program was stopped: the least level of each eighth of the time is
+        higher than that of the one before.
+        """
+        size = len(self.levels) // 8
+        if size < 2:
+            return False
+        least = [min(self.levels[at : at + size]) for at in range(len(self.levels) - 8 * size, len(self.levels), size)]
+        return all(after > before for before, after in zip(least[3:], least[4:])) and least[-1] - least[3] >= 16 << 20
+
+    def unseen(self) -> list[protocol.Place]:
+        """The program's lines that evaluate and were not reached."""
+        found = []
+        for file in sorted(self.files):
+            try:
+                tree = ast.parse("".join(linecache.getlines(file)))
+            except SyntaxError:
+                continue
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "eval":
+                    lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                    if not node.args and not any((file, line) in self.called for line in lines):
+                        found.append(
+                            protocol.Place(
+                                file=file, line=node.lineno, text=linecache.getline(file, node.lineno).strip()
+                            )
+                        )
+        return found[:20]
+
+
+def trainer(module: Any, finish: Finish, growth: Growth) -> None:
+    """After the steps transformers' Trainer evaluates once and stops, without saving."""
+    handler = module.CallbackHandler
+    for name in ("on_step_end", "on_epoch_end"):
+        original = getattr(handler, name)
+
+        def called(self: Any, args: Any, state: Any, control: Any, original: Callable[..., Any] = original) -> Any:
+            control = original(self, args, state, control)
+            growth.total = state.max_steps if state.max_steps > 0 else growth.total
+            if finish.finishing:
+                control.should_evaluate = str(getattr(args.eval_strategy, "value", args.eval_strategy)) != "no"
+                control.should_save, control.should_training_stop = False, True
+            return control
+
+        setattr(handler, name, called)

@@ -1,0 +1,186 @@
+"""A loop over a DataLoader that starts after the requested steps, such as an evaluation: how many of its batches are
+made, and what the others would add.
+
+The first batches show whether memory grows from one to the next. If it does, the loop runs to its end as far as there
+is time: with all batches, or with copies of one of them where making them takes the time. If there is no time for
+that, and where memory does not grow, the last batch follows at once, and `row` says by how much each of the others
+would have grown.
+"""
+
+from __future__ import annotations
+
+import copy
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from .. import protocol
+
+if TYPE_CHECKING:
+    from .finish import Finish
+
+FIRST = 7  # batches before the last one
+STEADY = 4  # of them, the latest: growth is measured over these
+SPARE = 16 << 20  # bytes that the rest of a loop may grow by without a word
+PATIENCE = 5.0  # seconds that each of the first batches may take
+UNKNOWN_TIME = 5.0  # seconds for a loop of unknown length
+
+
+def allocated(torch: Any, device: int) -> int:
+    """Allocated bytes of a device now."""
+    return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
+
+
+class Loop:
+    """One loop over a DataLoader. `following` is the loader's own next batch."""
+
+    def __init__(self, finish: Finish, iterator: Any, loader: Any, following: Callable[..., Any]) -> None:
+        self.finish, self.following = finish, following
+        self.iterator: Any = weakref.ref(iterator)  # its end is the end of worker processes
+        try:
+            self.total: int | None = len(loader)
+        except Exception:
+            self.total = None  # a dataset that has no length
+        self.given = 0
+        self.made = 0  # of them, those that are no copies
+        self.levels: list[list[int]] = []  # by request: allocated bytes of each device
+        self.began = self.second = 0.0
+        self.ended = 0.0  # since 1970
+        self.making = 0.0  # seconds that the loader took
+        self.place: tuple[str, int] | None = None
+        self.candidate: Any = None  # a batch that may be copied
+        self.pattern: Any = None  # the one that is
+        self.is_decided = self.is_cut = False
+        self.each: dict[int, float] = {}  # by device: growth a batch
+        finish.loops.append(self)
+
+    def batch(self) -> Any:
+        """The next batch for the program: a new one, a copy, or the end."""
+        now = time.monotonic()
+        if self.given == 0:
+            self.began, self.place = now, self.caller()
+        if self.given == 1:
+            self.second = now
+        if self.given <= FIRST and self.finish.left() < PATIENCE:
+            self.finish.take(PATIENCE)
+        if not self.is_decided or self.is_cut:
+            self.note()
+        if self.given == FIRST and not self.is_decided:
+            self.is_decided = True
+            self.decide((now - self.second) / (FIRST - 1))
+        if self.total is None and self.given > FIRST and now - self.began > UNKNOWN_TIME:
+            self.note()
+            self.measure()
+            self.is_cut = self.finish.cut = True
+            raise StopIteration
+        if self.pattern is not None and self.total is not None and self.given < self.total - 1 - self.waiting():
+            self.given += 1
+            return copy.deepcopy(self.pattern)
+        begun = time.monotonic()
+        self.candidate = None
+        try:
+            result = self.following(self.iterator())
+        except StopIteration:
+            self.pattern = None
+            raise
+        self.making += time.monotonic() - begun
+        self.given += 1
+        self.made += 1
+        if self.given == FIRST:
+            self.candidate = result
+        return result
+
+    def caller(self) -> tuple[str, int] | None:
+        """The innermost line of the program."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and self.finish.is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        return frame and (frame.f_code.co_filename, frame.f_lineno)
+
+    def note(self) -> None:
+        """Notes the levels at a request for a batch."""
+        torch, self.ended = self.finish.torch, time.time()
+        self.levels.append([allocated(torch, it) for it in range(torch.cuda.device_count())])
+
+    def measure(self) -> None:
+        """The growth a batch of the latest batches."""
+        last = self.levels[-STEADY - 1 :]
+        if len(last) <= STEADY:
+            return
+        for device, levels in enumerate(zip(*last)):
+            rises = [after - before for before, after in zip(levels, levels[1:])]
+            if min(rises) >= 0 and sum(it > 0 for it in rises) > STEADY // 2:
+                self.each[device] = sum(rises) / STEADY
+
+    def decide(self, seconds: float) -> Any:
+        """After the first batches: whether to make all others, to copy one, or to go to the last. A batch takes
+        `seconds`.
+        """
+        self.measure()
+        if self.total is None or self.total <= FIRST + 1:
+            return
+        rest = self.total - self.given
+        grows = max(self.each.values(), default=0) * rest > SPARE
+        if not grows:
+            self.each = {}
+            return self.skip()
+        if seconds * rest < self.finish.left() / 2:
+            return
+        making = self.making / max(self.made, 1)
+        fast = max(seconds - making, 0) * rest
+        if self.can_skip() and 2 * fast < seconds * rest and self.finish.take(fast):
+            try:
+                self.pattern = copy.deepcopy(self.candidate)
+            except Exception:
+                self.pattern = None  # a batch that has no copy
+        if self.pattern is not None or not self.finish.take(seconds * rest):
+            self.skip()
+
+    def waiting(self) -> int:
+        """Batches that worker processes make already."""
+        return getattr(self.iterator(), "_tasks_outstanding", 0)
+
+    def can_skip(self) -> bool:
+        """Whether the loader chooses the places of its dataset, so that some can be left out."""
+        from torch.utils.data import _DatasetKind
+
+        return bool(self.iterator()._dataset_kind == _DatasetKind.Map)
+
+    def skip(self) -> None:
+        """The next batch that the loader begins is its last. One that has no places to choose from ends here."""
+        self.is_cut = self.pattern is None
+        if not self.can_skip():
+            self.finish.cut = True
+            raise StopIteration
+        iterator, last = self.iterator(), None
+        for last in iterator._sampler_iter:
+            pass
+        iterator._sampler_iter = iter(() if last is None else (last,))
+
+    def row(self) -> protocol.CutLoop | None:
+        """The loop as a row of the report; None if it got all of its batches."""
+        if not self.is_decided or self.given == self.made and not self.is_cut:
+            return None
+        left = 0 if self.total is None or not self.is_cut else max(self.total - self.given, 0)
+        file, line = self.place or (None, None)
+        grows = [
+            protocol.GrowingBatches(
+                device=device, bytes=int(it), first_bytes=self.levels[0][device], last_bytes=self.levels[-1][device]
+            )
+            for device, it in self.each.items()
+            if it > 0
+        ]
+        return protocol.CutLoop(
+            file=file,
+            line=line,
+            given=self.given,
+            made=self.made,
+            total=self.total,
+            left=left,
+            grows=grows if self.is_cut else [],
+            is_cut=self.is_cut,
+            ended_us=int(self.ended * 1e6),
+        )

@@ -1,0 +1,96 @@
+"""The hosts that the program contacts, and trackers of experiments that must not: values computed here are zeros, and
+nobody wants them beside the real runs.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+
+from . import settings
+
+TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+if TYPE_CHECKING:
+    from typing import Any
+
+HOSTS = os.path.join(os.path.dirname(settings.FOLDER), "hosts")
+LOCAL = ("localhost", "127.", "::1", "0.0.0.0", "::")
+
+
+def note(host: Any, known: set[str] = set()) -> None:
+    """Notes a host that the program contacts, once."""
+    if isinstance(host, bytes):
+        host = host.decode(errors="replace")
+    if not isinstance(host, str) or not host or host.startswith(LOCAL) or host in known:
+        return
+    known.add(host)
+    try:
+        with open(HOSTS, "a") as file:
+            file.write(f"{host}\n")
+    except OSError:
+        pass
+
+
+def sockets(socket: Any) -> None:
+    """Notes the hosts that sockets contact. By name where a name is looked up; an address that a lookup returned is
+    not another host.
+    """
+    looked_up = socket.getaddrinfo
+    addresses: set[Any] = set()
+
+    @functools.wraps(looked_up)
+    def getaddrinfo(host: Any, *args: Any, **kwargs: Any) -> Any:
+        note(host)
+        found = looked_up(host, *args, **kwargs)
+        addresses.update(it[4][0] for it in found)
+        return found
+
+    def connecting(name: str) -> None:
+        original = getattr(socket.socket, name)
+
+        @functools.wraps(original)
+        def connect(self: Any, address: int) -> Any:
+            if isinstance(address, tuple) and address and address[0] not in addresses:
+                note(address[0])
+            return original(self, address)
+
+        setattr(socket.socket, name, connect)
+
+    socket.getaddrinfo = getaddrinfo
+    connecting("connect")
+    connecting("connect_ex")
+
+
+def wandb(it: Any) -> None:
+    """Runs of Weights & Biases stay offline."""
+    begin = it.init
+
+    @functools.wraps(begin)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("mode") != "disabled":
+            kwargs["mode"] = "offline"
+        return begin(*args, **kwargs)
+
+    it.init = init
+
+
+def mlflow(it: Any) -> None:
+    """Runs of MLflow go where `plimsoll` set its URI."""
+    it.set_tracking_uri = lambda uri: None
+
+
+def comet(it: Any) -> None:
+    """Experiments of Comet stay offline."""
+    if hasattr(it, "OfflineExperiment"):
+        it.Experiment = it.OfflineExperiment
+
+
+def neptune(it: Any) -> None:
+    """Runs of Neptune stay offline."""
+    for name in ("init_run", "init_project", "init_model", "init_model_version"):
+        begin = getattr(it, name, None)
+        if begin is not None:
+            setattr(it, name, functools.partial(begin, mode="offline"))
+
+
+HOOKS = {"socket": sockets, "wandb": wandb, "mlflow": mlflow, "comet_ml": comet, "neptune": neptune}

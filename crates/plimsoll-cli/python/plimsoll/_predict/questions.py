@@ -1,0 +1,126 @@
+"""Questions about the GPU before its first use, as whether it computes in bf16, in a program from which `serve.py`
+forks: they initialize CUDA, and the fork would come before the program has made its model, which each fork would make
+again. So a child that ends at once initializes CUDA and asks. The memory's size differs from child to child: who
+reads it is noted, as it is of NVML's users.
+
+Before the first use there is also nothing to wait for, and no peak to forget.
+"""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+from collections.abc import Callable
+from typing import Any
+
+NEEDLESS = (
+    "synchronize",
+    "reset_peak_memory_stats",
+    "reset_accumulated_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+)
+
+
+class Properties:
+    """Those of `_CudaDeviceProperties`, a type that does not exist before CUDA is initialized.
+    `now` returns the real ones where CUDA is in use by now, and otherwise notes that the size was asked for.
+    """
+
+    def __init__(self, values: dict[str, Any], text: str, now: Callable[[], Any]) -> None:
+        self.__dict__.update(values)
+        self._total_memory: Any
+        self._text, self._now = text, now
+
+    @property
+    def total_memory(self) -> Any:
+        """The memory's size; who reads it is noted."""
+        now = self._now()
+        return self._total_memory if now is None else now.total_memory
+
+    def __repr__(self) -> str:
+        now = self._now()
+        return self._text if now is None else repr(now)
+
+
+class Questions:
+    """`is_early` says whether CUDA is not in use yet; `child` runs a function in a child and returns the bytes it
+    returns.
+    """
+
+    def __init__(
+        self,
+        torch: Any,
+        is_early: Callable[[], bool],
+        child: Callable[[Callable[[], bytes]], bytes],
+        note: Callable[[], None],
+    ) -> None:
+        self.torch, self.is_early, self.child, self.note = torch, is_early, child, note
+        self.known: list[Properties] | None = None
+        cuda = torch.cuda
+        current_device, self.original = cuda.current_device, cuda.get_device_properties
+
+        @functools.wraps(current_device)
+        def current() -> Any:
+            # PyTorch's own functions ask for what they do next.
+            is_own = sys._getframe(1).f_globals.get("__name__") == "torch._utils"
+            return 0 if not is_own and is_early() else current_device()
+
+        @functools.wraps(self.original)
+        def properties(device: Any = None) -> Any:
+            known = self.properties() if is_early() else []
+            index = index_of(torch, device) if known else 0
+            return known[index] if 0 <= index < len(known) else self.original(device)
+
+        cuda.current_device, cuda.get_device_properties = current, properties
+        for name in NEEDLESS:
+            for module in (cuda, cuda.memory):
+                if hasattr(module, name):
+                    setattr(module, name, self.unless_early(getattr(module, name)))
+
+    def unless_early(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, which does nothing before the first use of CUDA."""
+
+        @functools.wraps(original)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return None if self.is_early() else original(*args, **kwargs)
+
+        return called
+
+    def properties(self) -> Any:
+        """The properties of all devices, asked for once."""
+        if self.known is None:
+            found = pickle.loads(self.child(self.ask) or pickle.dumps([]))
+            self.known = [
+                Properties(values, text, functools.partial(self.now, device))
+                for device, (values, text) in enumerate(found)
+            ]
+        return self.known
+
+    def now(self, device: int) -> Any:
+        """The properties of a device in use; before that the question is noted."""
+        if not self.is_early():
+            return self.original(device)
+        return self.note()
+
+    def ask(self) -> bytes:
+        """In the child: the properties of all devices, as bytes."""
+        found = []
+        for device in range(self.torch.cuda.device_count()):
+            it = self.original(device)
+            values = {name: getattr(it, name) for name in dir(it) if not name.startswith("_")}
+            values = {
+                name: value if isinstance(value, (bool, int, float)) else str(value) for name, value in values.items()
+            }
+            values["_total_memory"] = values.pop("total_memory")
+            found.append((values, repr(it)))
+        return pickle.dumps(found)
+
+
+def index_of(torch: Any, device: Any) -> int:
+    """The number of a device. The first one is the current one. Another kind of device has none."""
+    if isinstance(device, int):
+        return device
+    device = torch.device("cuda" if device is None else device)
+    return (device.index or 0) if device.type == "cuda" else -1

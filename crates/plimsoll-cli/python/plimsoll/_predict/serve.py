@@ -1,0 +1,297 @@
+"""Tries several sets of techniques from one run of the program: where it uses CUDA for the first time, its imports,
+and often its model, are behind it. There the process waits for requests and runs the rest of the program in a fork
+for each.
+
+A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are
+processors, beginning in the order of the requests; `alone` is for one beside which no other may run. N.done has the
+exit status, and whether another ran beside it. While `late` is there, all requests but those of the GPU's size are
+given up; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without
+glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and each set
+takes a run of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from .. import protocol
+from . import patches, settings, view
+from .questions import Questions
+from .watch import STOP, Watch
+
+ASKED = "asked"  # in the folder of a stand-in of whose devices' size the program asked
+MOST = 4  # children at once
+WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead: most of the batches would not be used
+
+
+class Child:
+    """A fork that fulfils one request."""
+
+    def __init__(self, number: int, request: protocol.Request, is_beside: bool) -> None:
+        self.number, self.limit_s, self.is_alone = number, request["limit_s"], request["alone"]
+        self.is_last, self.view = bool(request["memory_bytes"]), request["view"]
+        self.begun, self.is_beside = time.monotonic(), is_beside
+        self.pid = 0
+
+
+class Serve:
+    """The process that waits at its first use of CUDA, and forks for each request."""
+
+    def __init__(self, torch: Any, watch: Watch, folder: str) -> None:
+        self.torch, self.watch, self.folder = torch, watch, folder
+        self.pid, self.is_deferred = os.getpid(), False
+        self.library = ctypes.PyDLL(None)
+        world = os.environ.get("WORLD_SIZE") or "1"
+        if not hasattr(self.library, "_Fork") or world != "1":
+            return
+        from .. import techniques
+
+        techniques.install(torch)
+        original = torch._C._cuda_init
+
+        def _cuda_init() -> Any:
+            torch._C._cuda_init = original
+            if os.getpid() == self.pid and not self.has_group() and self.is_first():
+                self.requests()
+            return original()
+
+        torch._C._cuda_init = _cuda_init
+        self.choose_later(torch)
+        Questions(torch, self.is_early, self.asked, self.note_question)
+
+    def choose_later(self, torch: Any) -> None:
+        """Puts the choice of the first device off. `set_device` uses CUDA although no tensor is on it yet:
+        transformers calls it before the program makes its model. The first device is the current one anyway; the
+        choice is made where CUDA is used, or a process group is made.
+        """
+        original = torch._C._cuda_setDevice
+
+        def _cuda_setDevice(device: Any) -> Any:
+            if device != 0 or torch.cuda.is_initialized():
+                torch._C._cuda_setDevice = original
+                return original(device)
+            self.is_deferred = True
+
+        torch._C._cuda_setDevice = _cuda_setDevice
+        if torch.distributed.is_available():
+            begin = torch.distributed.init_process_group
+
+            @functools.wraps(begin)
+            def init_process_group(*args: Any, **kwargs: Any) -> Any:
+                if self.is_deferred:
+                    torch.cuda.init()
+                return begin(*args, **kwargs)
+
+            torch.distributed.init_process_group = init_process_group
+
+    def is_early(self) -> bool:
+        """Whether this process has not used CUDA yet and may come to serve."""
+        return (
+            os.getpid() == self.pid
+            and not self.torch.cuda.is_initialized()
+            and not self.has_group()
+            and not self.has("serving")
+        )
+
+    def asked(self, question: Callable[[], bytes]) -> bytes:
+        """The bytes that a function returns in a child with a device of its own, or none."""
+        own = os.path.join(self.folder, "asking")
+        os.makedirs(own, exist_ok=True)
+        reader, writer = os.pipe()
+        pid = self.fork()
+        if pid == 0:
+            try:
+                settings.FOLDER = os.environ["PLIMSOLL_STANDIN_NOTICES"] = own
+                self.take_device(0, own)
+                with open(writer, "wb") as file:
+                    file.write(question())
+            finally:
+                self.watch.leave(0)
+        os.close(writer)
+        with open(reader, "rb") as file:
+            answer = file.read()
+        os.waitpid(pid, 0)
+        return answer
+
+    def note_question(self) -> None:
+        """Notes that the program asked for the memory's size."""
+        shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
+        if shared and self.is_early():
+            open(os.path.join(shared, ASKED), "w").close()
+
+    def is_first(self) -> bool:
+        """Several processes of the program may use CUDA: the first serves."""
+        try:
+            os.close(os.open(os.path.join(self.folder, "serving"), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    def requests(self) -> None:
+        """Waits for requests, and forks for each. Returns in a child."""
+        # Every optimizer imports it, for a second or two: once, before the forks.
+        with contextlib.suppress(Exception):
+            importlib.import_module("torch._dynamo")
+        number, most = 0, min(len(os.sched_getaffinity(0)), MOST)
+        children: list[Child] = []
+        while os.path.isdir(self.folder) and not self.has(protocol.END):
+            children = [it for it in children if not self.is_done(it)]
+            path = os.path.join(self.folder, f"{number}.json")
+            if len(children) >= most or any(it.is_alone for it in children) or not os.path.exists(path):
+                time.sleep(0.005)
+                continue
+            with open(path) as file:
+                request: protocol.Request = json.load(file)
+            if not request["memory_bytes"] and self.has(protocol.LATE):
+                number += 1
+            elif children and request["alone"]:
+                time.sleep(0.005)
+            elif request["memory_bytes"] and self.was_asked_for_memory():
+                self.answer(number, protocol.UNABLE, False)
+                number += 1
+            else:
+                child = Child(number, request, bool(children))
+                child.pid = self.fork()
+                if child.pid == 0:
+                    return self.begin(request)
+                for other in children:
+                    other.is_beside = True
+                children.append(child)
+                number += 1
+        for child in children:  # Nobody waits for them.
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+        # A parent may wait for an answer of this process, which does not come.
+        open(STOP, "w").close()
+        self.watch.state = "stopped"
+        self.watch.leave(0)
+
+    def has(self, name: str) -> bool:
+        """Whether a file of this name is in the folder."""
+        return os.path.exists(os.path.join(self.folder, name))
+
+    def is_done(self, child: Child) -> bool:
+        """Whether a child has ended, or took too long; then it is answered for."""
+        pid, status = os.waitpid(child.pid, os.WNOHANG)
+        if pid:
+            ended: int | str = os.waitstatus_to_exitcode(status)
+        elif time.monotonic() - child.begun > child.limit_s or (self.has(protocol.LATE) and not child.is_last):
+            os.kill(child.pid, signal.SIGKILL)
+            os.waitpid(child.pid, 0)
+            ended = protocol.EXPIRED
+        else:
+            return False
+        # Where the user ends the search, the children end as well: that says nothing about their sets.
+        shutil.rmtree(child.view, ignore_errors=True)  # of an overlay it is empty: the files went with the child
+        if not os.path.exists(STOP):
+            self.answer(child.number, ended, child.is_beside)
+        return True
+
+    def answer(self, number: int, status: int | str, is_beside: bool) -> None:
+        """Answers a request: the exit status, and whether another child ran beside it."""
+        done = os.path.join(self.folder, f"{number}.done")
+        with open(f"{done}.unfinished", "w") as file:
+            json.dump(protocol.Done(status=status, beside=is_beside), file)
+        os.replace(f"{done}.unfinished", done)
+
+    def was_asked_for_memory(self) -> bool:
+        """Whether the program asked for the memory's size before it used CUDA, as through NVML and nvidia-smi."""
+        shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
+        return shared is not None and shared != "" and os.path.exists(os.path.join(shared, ASKED))
+
+    def fork(self) -> int:
+        """Forks without PyTorch's handlers. Returns 0 in the child."""
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        python = ctypes.pythonapi
+        # A child that is asked to hand over the interpreter's lock, before it knows that it has no other threads, waits forever.
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1000)
+        time.sleep(0.02)
+        python.PyOS_BeforeFork()
+        child = int(self.library._Fork())
+        (python.PyOS_AfterFork_Child if child == 0 else python.PyOS_AfterFork_Parent)()
+        sys.setswitchinterval(interval)
+        return child
+
+    def begin(self, request: protocol.Request) -> None:
+        """In the child: the program goes on with this set."""
+        settings.FOLDER = request["reports"]
+        settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
+        os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
+        view.fork(request["view"])
+        self.take_device(request["memory_bytes"] or 0, request["shared"])
+        self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.
+        if not request["shows"]:
+            nothing = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nothing, 1), os.dup2(nothing, 2)
+        if request["ranks"] > 1:
+            self.be_a_rank(request["ranks"])
+        limit = request["limit_bytes"]
+        if limit:
+            # Not by `_lazy_call`, which waits for a lock that this thread holds: `_lazy_init` is on its stack.
+            self.torch.cuda._queued_calls.append((lambda: self.limit(limit), []))
+        from .. import techniques
+
+        self.watch.techniques = techniques
+        techniques.activate(request["set"], self.watch)
+        if request["stops"]:
+            self.fetch_less()
+        self.watch.listening = None
+        self.watch.listen()
+
+    def fetch_less(self) -> None:
+        """Data loaders of this child make few batches ahead."""
+        kind = self.torch.utils.data.dataloader._MultiProcessingDataLoaderIter
+        original = kind.__init__
+
+        def __init__(self: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+            before = loader.num_workers, loader.prefetch_factor
+            loader.num_workers, loader.prefetch_factor = min(before[0], WORKERS), 1
+            try:
+                original(self, loader, *args, **kwargs)
+            finally:
+                loader.num_workers, loader.prefetch_factor = before
+
+        kind.__init__ = __init__
+
+    def take_device(self, memory_bytes: int, shared: str) -> None:
+        """Takes a device that is no other child's, and may have another size."""
+        os.environ["PLIMSOLL_STANDIN_SHARED"] = shared
+        if memory_bytes:
+            os.environ["PLIMSOLL_STANDIN_MEMORY"] = str(memory_bytes)
+        take = ctypes.CDLL(None).plimsoll_standin_take
+        take.argtypes, take.restype = (ctypes.c_uint64, ctypes.c_char_p), None
+        take(memory_bytes, os.fsencode(shared))
+
+    def has_group(self) -> bool:
+        """Whether there is a process group. A process group's threads, which free what it has sent and which its end
+        waits for, would not be in a child.
+        """
+        distributed = self.torch.distributed
+        return bool(distributed.is_available() and distributed.is_initialized())
+
+    def be_a_rank(self, number: int) -> None:
+        """Makes this process the first of this many ranks, without the others."""
+        place = dict(RANK=0, LOCAL_RANK=0, WORLD_SIZE=number, LOCAL_WORLD_SIZE=number, MASTER_PORT=29500)
+        os.environ.update({name: str(value) for name, value in place.items()})
+        os.environ.update(MASTER_ADDR="127.0.0.1", PLIMSOLL_RANKS="1")
+        settings.ALONE = True
+        patches.stand_alone(self.torch)
+
+    def limit(self, bytes: int) -> None:
+        """Limits PyTorch's allocator to this many bytes of each device."""
+        cuda = self.torch.cuda
+        for device in range(cuda.device_count()):
+            cuda.set_per_process_memory_fraction(bytes / cuda.get_device_properties(device).total_memory, device)

@@ -1,0 +1,29 @@
+"""What `plimsoll predict` and `plan` ask of this process. A fork that serves a trial of `plan` changes some of it."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+if TYPE_CHECKING:
+    from .watch import Watch
+
+FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER") or ""  # for the reports
+STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
+SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to go on until the reserved bytes no longer grow
+STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
+BEYOND = int(os.environ.get("PLIMSOLL_PREDICT_BEYOND") or 0)  # bytes that the device has beyond what it reports
+AFTER = int(os.environ.get("PLIMSOLL_PREDICT_AFTER") or 0)  # after this many failed requests of a process
+ALONE = bool(os.environ.get("PLIMSOLL_PREDICT_ALONE"))  # one rank of a job, without the other ranks
+RECORDS = not os.environ.get("PLIMSOLL_PREDICT_PEAKS_ONLY")  # whether to record the history
+PLAN = os.environ.get("PLIMSOLL_PLAN_FOLDER")  # requests to try sets of techniques
+WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
+VIEW = os.environ.get("PLIMSOLL_PREDICT_VIEW", "")  # the file with the view of the file system, for forks
+
+WATCH: list[Watch] = []  # this process, once it has imported PyTorch
+
+
+def number(name: str) -> int | None:
+    """The value of an environment variable, if it is a number; also of one that fsdp hides from the program."""
+    text = (os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or "").strip()
+    return int(text) if text.isdecimal() else None

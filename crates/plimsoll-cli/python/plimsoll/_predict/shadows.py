@@ -1,0 +1,500 @@
+"""Values that are known although the device computes nothing: integers and masks that the host sent, and the results
+of PyTorch's operators on them.
+
+Such a tensor has a copy of its storage on the host (a shadow). The operators below are wrapped at PyTorch's CUDA
+dispatch key: the original runs first and requests its memory as usual; if all of its inputs have shadows, it also
+runs on the shadows, and its result gets one. A read of a tensor with a shadow returns its true value: the length of a
+batch, a padding mask. The result of any other operator has no shadow, so a read of it is a read of an unknown value.
+
+Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values
+that a tensor may have, although they are not known (`unsure`, bounds.py).
+
+`explain` knows the frames of the wrappers by this file's name, and those of experts.py by its (origin.rs).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from . import bounds, experts
+from .shadow import ARITHMETIC, CHANGED, COMPARE, COUNTED, GATHER, LOGIC, MADE, REDUCE, Shadow, marks_of, version
+
+MOST_BYTES = 4 << 20  # of a storage with a shadow
+MOST_FLOATS = 1 << 14  # bytes, of a floating-point one
+PURGE = 512  # shadows, before those of freed storages are removed
+RANGES = 512  # written ranges that are read at once
+
+# What is answered where values are unknown.
+FINITE = dict(isfinite=True, isnan=False, isinf=False, isposinf=False, isneginf=False)
+
+
+class Known:
+    """The shadows of this process, and the wrappers that follow them. `of_thread` tells reads.py about a read."""
+
+    def __init__(self, torch: Any, of_thread: Any) -> None:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        self.torch, self.weak, self.of_thread = torch, StorageWeakRef, of_thread
+        # The address of a tensor's storage, without a Python object for it: while one exists, autograd does not add to a
+        # gradient in place, and the program would use more memory than without the hooks.
+        self.address = getattr(torch._C, "_storage_address", None) or (lambda tensor: tensor.untyped_storage()._cdata)
+        self.in_backward: Callable[[], bool] = lambda: torch._C._current_graph_task_id() != -1
+        self.shadows: dict[int, Shadow] = {}  # by the address of the storage's object
+        self.lock = threading.RLock()
+        self.standin, self.writes = ctypes.CDLL(None), None
+        if hasattr(self.standin, "plimsoll_standin_writes"):
+            self.writes, self.seen = ctypes.c_uint64.in_dll(self.standin, "plimsoll_standin_writes"), 0
+        self.library = torch.library.Library("aten", "IMPL")
+        kinds = dict(
+            [(name, self.functional) for name in " ".join((COMPARE, LOGIC, REDUCE, ARITHMETIC, GATHER, MADE)).split()]
+            + [(name, self.changing) for name in CHANGED.split()]
+            + [(name, self.counting) for name in COUNTED.split()]
+            + [(name, functools.partial(experts.choosing, self)) for name in experts.CHOSEN.split()]
+            + [(name, functools.partial(bounds.random, self)) for name in bounds.RANDOM.split()]
+            + [(name, self.scattering(name)) for name in experts.SCATTERED.split()]
+        )
+        kinds["_local_scalar_dense"] = self.reading
+        kinds["_amp_foreach_non_finite_check_and_unscale_"] = self.judging
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name, wrapped in kinds.items():
+                self.wrap(name, wrapped)
+        self.trust_finite()
+
+    def wrap(self, name: str, wrapped: Callable[..., Any]) -> None:
+        """Wraps an operator at PyTorch's CUDA key, if this PyTorch has it."""
+        torch = self.torch
+        try:
+            kernel = torch.library.get_kernel(f"aten::{name}", "CUDA")
+            packet, _, overload = name.partition(".")
+            operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        except (RuntimeError, AttributeError, ValueError):
+            return  # this PyTorch does not have it
+        self.library.impl(
+            name, wrapped(operator, self.with_numbers(operator, kernel.call_boxed)), "CUDA", with_keyset=True
+        )
+
+    def with_numbers(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """The kernel, which takes a number where it needs a tensor: one of a dtype that gives the result the same dtype."""
+        torch = self.torch
+        places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
+        if len(places) < 2:
+            return call
+
+        def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            numbers = [at for at in places if at < len(args) and not isinstance(args[at], torch.Tensor)]
+            if not numbers:
+                return call(keys, *args, **kwargs)
+            given = list(args)
+            with self.quiet():
+                other = [given[at] for at in places if at < len(given) and isinstance(given[at], torch.Tensor)][-1]
+                for at in numbers:
+                    kind = torch.result_type(other, given[at])
+                    given[at] = torch.scalar_tensor(given[at], dtype=kind, device="cpu")
+            return call(keys, *given, **kwargs)
+
+        return run
+
+    def trust_finite(self) -> None:
+        """Values are finite, as in a training that works; zeros would be read as `False`. A check that they are passes.
+
+        A mask of those that are not is empty, but that is not certain: NaN may stand for missing data.
+        """
+        torch = self.torch
+
+        def answered(original: Callable[..., Any], answer: bool) -> Callable[..., Any]:
+            @functools.wraps(original)
+            def judged(*args: Any, **kwargs: Any) -> Any:
+                result = original(*args, **kwargs)
+                if not torch.compiler.is_compiling() and type(result) is torch.Tensor and result.is_cuda:
+                    with self.quiet():
+                        if result.device.type != "meta" and self.is_small(result):
+                            self.judge(original, args, result, answer)
+                return result
+
+            return judged
+
+        for name, answer in FINITE.items():
+            for place in (torch, torch.Tensor):
+                setattr(place, name, answered(getattr(place, name), answer))
+
+    def judge(self, original: Callable[..., Any], args: tuple[Any, ...], result: Any, answer: bool) -> None:
+        """Keeps the result of such a check: of the known values, or else this answer."""
+        value = self.shadow(args[0]) if args and isinstance(args[0], self.torch.Tensor) else None
+        if value is not None and self.unsure(args[0]) is None:
+            with self.torch._C._AutoDispatchBelowAutograd():
+                self.keep(result, original(value))
+        else:
+            self.keep(result, self.torch.full((), answer, dtype=self.torch.bool, device="cpu"), unsure=not answer)
+
+    def quiet(self) -> Any:
+        """A context in which the program's function modes (a default device, for example) do not apply to our calls."""
+        return self.torch._C.DisableTorchFunction()
+
+    # Shadows.
+
+    def shadow(self, tensor: Any) -> Any:
+        """The values of a tensor on the host, as a view of its shadow; None if they are unknown."""
+        if not tensor.is_cuda:
+            return tensor if tensor.device.type == "cpu" else None
+        if not self.shadows:
+            return None
+        found = self.entry(tensor)
+        if found is None:
+            return None
+        flat = found.bytes.view(tensor.dtype)
+        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def unsure(self, tensor: Any) -> Any:
+        """Which values of a tensor with a shadow are unsure; None if all are sure."""
+        found = self.entry(tensor)
+        if found is None or found.unsure is None:
+            return None
+        marks = marks_of(found, tensor).bool()
+        return marks if bool(marks.any()) else None
+
+    def entry(self, tensor: Any) -> Shadow | None:
+        """The shadow of a tensor whose values are still those that it has; None if they are unknown."""
+        self.forget_written()
+        found = self.shadows.get(self.address(tensor))
+        if found is None or found.reference.expired() or version(tensor) not in found.versions:
+            return None
+        if tensor.is_conj() or tensor.is_neg():
+            return None
+        return found
+
+    def is_even(self, tensor: Any) -> bool:
+        """Whether the values of a tensor with a shadow depend on the assumption of equal shares."""
+        found = self.entry(tensor)
+        return found is not None and found.even
+
+    def keep(self, tensor: Any, value: Any, changed: bool = False, even: bool = False, unsure: Any = False) -> None:
+        """The values of this tensor are known from now on. `unsure` is a bool for all of them, or a mask."""
+        torch = self.torch
+        self.forget_written()
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor, even):
+            return
+        key = self.address(tensor)
+        found = self.shadows.get(key)
+        old = found if found is not None and not found.reference.expired() else None
+        if old is None:
+            if tensor.is_floating_point() and self.in_backward():
+                self.shadows.pop(key, None)
+                return  # perhaps a gradient, whose storage must not get a Python object
+            storage = tensor.untyped_storage()
+            if storage.nbytes() > MOST_BYTES:
+                return
+            if tensor.numel() * tensor.element_size() < storage.nbytes() - 512 and changed:
+                return  # the rest of the storage is unknown
+            bytes = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
+            old = Shadow(self.weak(storage), storage.data_ptr(), bytes, 0, False, False)
+            if len(self.shadows) >= PURGE:
+                self.purge()
+        even = even or (old.even and changed)
+        fresh = Shadow(old.reference, old.address, old.bytes, version(tensor), changed, even, old.unsure)
+        if unsure is not False and fresh.unsure is None:
+            fresh.unsure = torch.zeros_like(fresh.bytes)
+        if fresh.unsure is not None:
+            marks_of(fresh, tensor).copy_(torch.as_tensor(unsure, device="cpu"))
+        self.shadows[key] = fresh
+        flat = fresh.bytes.view(tensor.dtype)
+        flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
+
+    def forget_written(self) -> None:
+        """Drops the values that NCCL has overwritten. Ranges that NCCL wrote are unknown here; the stand-in knows
+        the values that ranks send each other.
+        """
+        if self.writes is None or self.writes.value == self.seen:
+            return
+        with self.lock:
+            self.seen = self.writes.value
+            ranges = (ctypes.c_uint64 * (2 * RANGES))()
+            while count := self.standin.plimsoll_standin_take_writes(ranges, ctypes.c_size_t(RANGES)):
+                for key, it in list(self.shadows.items()):
+                    begin, end = it.address, it.address + it.bytes.numel()
+                    if any(ranges[2 * at] < end and begin < ranges[2 * at + 1] for at in range(count)):
+                        self.shadows.pop(key, None)
+
+    def drop(self, tensor: Any) -> None:
+        """The values of this tensor are unknown from now on."""
+        if self.shadows:
+            self.shadows.pop(self.address(tensor), None)
+
+    def purge(self) -> None:
+        """Removes the shadows of storages that are freed."""
+        with self.lock:
+            for key in [key for key, it in list(self.shadows.items()) if it.reference.expired()]:
+                self.shadows.pop(key, None)
+
+    def is_small(self, tensor: Any, even: bool = False) -> bool:
+        """Whether a tensor is small enough for a shadow."""
+        bytes = tensor.numel() * tensor.element_size()
+        is_float = tensor.is_floating_point() and not even
+        return 0 < bytes <= (MOST_FLOATS if is_float else MOST_BYTES) and not tensor.is_complex()
+
+    # Arguments and results on the host.
+
+    def on_host(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any], int, bool, bool] | None:
+        """The arguments on the host, the number of shadows, whether any is `even` or `unsure`; None if one is unknown."""
+        torch = self.torch
+        state: dict[str, Any] = dict(known=0, even=False, unsure=False)
+
+        class Unknown(Exception):
+            pass
+
+        def one(it: Any) -> Any:
+            if isinstance(it, torch.Tensor):
+                value = self.shadow(it)
+                if value is None:
+                    raise Unknown
+                if it.is_cuda:
+                    state["known"] += 1
+                    state["even"] = state["even"] or self.is_even(it)
+                    state["unsure"] = state["unsure"] or self.unsure(it) is not None
+                return value
+            if isinstance(it, (list, tuple)):
+                return [one(part) for part in it]
+            if isinstance(it, torch.device):
+                return torch.device("cpu")
+            return it
+
+        try:
+            args, kwargs = [one(it) for it in args], {name: one(it) for name, it in kwargs.items()}
+        except Unknown:
+            return None
+        return args, kwargs, state["known"], state["even"], state["unsure"]
+
+    def run_on_host(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The operator's result on the host."""
+        with self.torch._C._AutoDispatchBelowAutograd():
+            return operator(*args, **kwargs)
+
+    # The kinds of wrappers.
+
+    def functional(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps an operator that returns new tensors."""
+        name = operator._schema.name
+        out = "out" if operator._overloadname.endswith("out") else None
+        is_factory = name in ("aten::arange", "aten::linspace")
+        is_bounded = bounds.is_bounded(operator)
+
+        def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            result = call(keys, *args, **kwargs)
+            if self.shadows or is_factory or is_bounded:
+                with self.quiet():
+                    self.follow(operator, args, kwargs, result, out, is_factory)
+            return result
+
+        return dispatched
+
+    def follow(
+        self,
+        operator: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+        out: str | None,
+        is_factory: bool,
+    ) -> None:
+        """Runs an operator on the shadows, too, and keeps its result."""
+        try:
+            tensors = result if isinstance(result, (list, tuple)) else (result,)
+            if not all(self.is_small(it) for it in tensors if isinstance(it, self.torch.Tensor)):
+                return
+            rest = {name: it for name, it in kwargs.items() if name != out}
+            if is_factory and result.is_floating_point():
+                return
+            found = self.on_host(args, rest)
+            if found is None or not (found[2] or is_factory):
+                if out:
+                    self.drop(result)
+                elif bounds.is_bounded(operator):
+                    bounds.of_result(self, operator, args, kwargs, result)
+                return
+            known_args, rest, _, even, unsure = found
+            if out:
+                rest["out"] = self.torch.empty(result.size(), dtype=result.dtype, device="cpu")
+            if operator._schema.name == "aten::histc":
+                known_args[0] = known_args[0].float()
+            values = self.run_on_host(operator, known_args, rest)
+            values = values if isinstance(values, (list, tuple)) else (values,)
+            for tensor, value in zip(tensors, values):
+                self.keep(tensor, value, changed=bool(out), even=even, unsure=unsure)
+        except Exception as why:
+            self.failed(operator, why)
+
+    def changing(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps an operator that changes its first argument."""
+        is_copy = operator._schema.name == "aten::copy_"
+        is_bounded = bounds.is_bounded(operator)
+
+        def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            tensor = args[0]
+            if is_copy and not tensor.is_cuda:
+                return self.copied_back(call, keys, args, kwargs)
+            found = None
+            with self.quiet():
+                if self.is_small(tensor) and (is_bounded or not tensor.is_floating_point() or self.shadows):
+                    try:
+                        found = self.changed(operator, args, kwargs)
+                    except Exception as why:
+                        self.failed(operator, why)
+            result = call(keys, *args, **kwargs)
+            with self.quiet():
+                if found is not None:
+                    self.keep(tensor, found[0], changed=True, even=found[1], unsure=found[2])
+                else:
+                    self.drop(tensor)
+            return result
+
+        return dispatched
+
+    def changed(self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any, Any] | None:
+        """The values after the operator, whether they depend on equal shares, and which are unsure."""
+        found = self.certainly_changed(operator, args, kwargs)
+        if found is not None:
+            return found
+        bounded = bounds.of_change(self, operator, args, kwargs)
+        return bounded and (bounded[0], False, bounded[1])
+
+    def certainly_changed(
+        self, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, Any, Any] | None:
+        """The same, if all arguments are known."""
+        torch, tensor, name = self.torch, args[0], operator._schema.name
+        if name == "aten::copy_":
+            source = self.shadow(args[1])
+            if source is None:
+                return None
+            even = args[1].is_cuda and self.is_even(args[1])
+            unsure = args[1].is_cuda and self.unsure(args[1])
+            return source.to(tensor.dtype).expand(tensor.size()).clone(), even, False if unsure is None else unsure
+        if name in ("aten::fill_", "aten::zero_"):
+            return (
+                torch.full(tensor.size(), args[1] if len(args) > 1 else 0, dtype=tensor.dtype, device="cpu"),
+                False,
+                False,
+            )
+        found = self.on_host(args, kwargs)
+        if found is None:
+            return None
+        known_args, rest, _, even, unsure = found
+        known_args[0] = known_args[0].clone()
+        return self.run_on_host(operator, known_args, rest), even, unsure
+
+    def copied_back(self, call: Callable[..., Any], keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs a copy to the host, which gets the known values."""
+        source = args[1]
+        with self.quiet():
+            value, unsure = self.shadow(source), self.unsure(source) if source.is_cuda else None
+        result = self.watched(call, keys, args, kwargs, source, value, unsure)
+        if value is not None and source.is_cuda and not (unsure is not None and self.of_thread.assumed):
+            with self.quiet(), self.torch._C._AutoDispatchBelowAutograd():
+                if unsure is not None and bool((value == 0).any()):
+                    value = self.torch.where(value == 0, args[0].to(value.dtype), value)
+                args[0].copy_(value)
+        return result
+
+    def reading(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps the operator that returns a number to Python."""
+
+        def dispatched(keys: Any, tensor: Any) -> Any:
+            with self.quiet():
+                value, unsure = self.shadow(tensor), self.unsure(tensor)
+            result = self.watched(call, keys, (tensor,), {}, tensor, value, unsure)
+            if value is None or (unsure is not None and self.of_thread.assumed):
+                return result
+            return value.item() or (result if unsure is not None else value.item())
+
+        return dispatched
+
+    def judging(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps GradScaler's check of gradients. Whether any gradient is infinite is unknown: a scaler may skip
+        steps.
+        """
+
+        def dispatched(keys: Any, grads: Any, found: Any, *args: Any) -> Any:
+            result = call(keys, grads, found, *args)
+            self.drop(found)
+            return result
+
+        return dispatched
+
+    def watched(
+        self,
+        call: Callable[..., Any],
+        keys: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensor: Any,
+        value: Any,
+        unsure: Any,
+    ) -> Any:
+        """Runs a read of the device. A read of a known value is reported only if the value depends on equal shares,
+        or is unsure.
+        """
+        state, is_known = self.of_thread, value is not None and unsure is None
+        state.assumed = False
+        before = {name: getattr(state, name, None) for name in ("tensor", "known", "even", "bounded")}
+        even = bool(is_known and self.is_even(tensor)) if tensor.is_cuda else False
+        is_ours = getattr(state, "unread", False)
+        state.tensor, state.known, state.even = tensor, is_ours or (is_known and not even), even
+        state.bounded = unsure is not None and bool((value != 0).all())
+        try:
+            return call(keys, *args, **kwargs)
+        finally:
+            for name, value in before.items():
+                setattr(state, name, value)
+
+    def scattering(self, name: str) -> Any:
+        """The wrapper of an operator that scatters."""
+        wrapped = self.changing if name.startswith("scatter_.") else self.functional
+        return functools.partial(experts.scattering(wrapped), self)
+
+    def counting(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Wraps an operator whose results it counts. The operator itself reads the number of its results: it gets
+        the number that the host computed.
+        """
+        name = operator._schema.name.removeprefix("aten::")
+
+        def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            values, even, unsure = None, False, False
+            if self.shadows:
+                try:
+                    with self.quiet():
+                        found = self.on_host(args, kwargs)
+                        if found is not None:
+                            values, even, unsure = self.run_on_host(operator, found[0], found[1]), *found[3:]
+                except Exception as why:
+                    self.failed(operator, why)
+            all_values = values if isinstance(values, (list, tuple)) else (values,)
+            state = self.of_thread
+            names = ("pending", "operator", "even", "bounded", "tensor", "known")
+            before = {it: getattr(state, it, None) for it in names}
+            dim = args[1] if name == "unique_dim" else 0
+            state.pending = None if values is None else all_values[0].size(dim)
+            state.operator, state.even, state.tensor, state.known = name, even, args[0], False
+            state.bounded = unsure
+            try:
+                result = call(keys, *args, **kwargs)
+            finally:
+                for it, value in before.items():
+                    setattr(state, it, value)
+            if values is not None:
+                results = result if isinstance(result, (list, tuple)) else (result,)
+                with self.quiet():
+                    for tensor, value in zip(results, all_values):
+                        if tensor.size() == value.size() and tensor.numel():
+                            self.keep(tensor, value, even=even, unsure=unsure)
+            return result
+
+        return dispatched
+
+    def failed(self, operator: Any, why: Exception) -> None:
+        """A wrapper failed: nothing is to be done, because without a shadow the value is unknown, which is safe."""
+        return None

@@ -1,0 +1,192 @@
+"""The program's source, for dataflow.py: the expressions that a frame is at, the scopes of names, and values of
+variables. Nothing here runs code of the program's.
+"""
+
+from __future__ import annotations
+
+import ast
+import dis
+import linecache
+import os
+import types
+from types import CodeType, FrameType
+from typing import Any, ClassVar
+
+from .names import READERS
+
+
+class Sink:
+    """A line where a value decides something; `kind` is `size` or `branch`."""
+
+    def __init__(self, kind: str, file: str, line: int) -> None:
+        self.kind, self.file, self.line = kind, file, line
+
+
+class Source:
+    """The syntax tree of a file, with the parent of each node."""
+
+    known: ClassVar[dict[str, Source | None]] = {}
+
+    def __init__(self, tree: ast.Module, file: str) -> None:
+        self.tree, self.file, self.parents = tree, file, {}
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                self.parents[child] = node
+
+    @classmethod
+    def of(cls, code: CodeType, module: dict[str, Any]) -> Source | None:
+        """The source of a code object; None if there is none."""
+        file = code.co_filename
+        if file not in cls.known:
+            text = "".join(linecache.getlines(file, module))
+            try:
+                cls.known[file] = cls(ast.parse(text), file) if text else None
+            except (SyntaxError, ValueError, RecursionError):
+                cls.known[file] = None
+        return cls.known[file]
+
+    def above(self, node: Any, *kinds: Any) -> Any:
+        """The innermost node of these kinds that contains a node, or is it."""
+        while node is not None and not isinstance(node, kinds):
+            node = self.parents.get(node)
+        return node
+
+    def scope(self, node: Any) -> Any:
+        """The function or the module whose variables a node uses."""
+        return self.above(self.parents.get(node), ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.Module)
+
+    def statement(self, node: Any) -> Any:
+        """The statement that a node is in."""
+        return self.above(node, ast.stmt)
+
+
+class Site:
+    """The instruction that a frame is at, and its expressions in the source, if they are known."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self.code, self.frame = frame.f_code, frame
+        self.source = Source.of(frame.f_code, frame.f_globals)
+        self.name = dis.opname[frame.f_code.co_code[frame.f_lasti]] if frame.f_lasti >= 0 else ""
+        self.line = frame.f_lineno
+        self.nodes = self.find() if self.source else []
+
+    def find(self) -> list[Any]:
+        """The expressions that the instruction belongs to."""
+        place = None
+        if hasattr(self.code, "co_positions"):
+            for at, place in enumerate(self.code.co_positions()):
+                if at == self.frame.f_lasti // 2:
+                    break
+        inside = [node for node in ast.walk(self.known_source().tree) if self.covers(node)]
+        if place is not None and None not in place:
+            line, end, column, end_column = place
+            fits = [
+                node
+                for node in inside
+                if isinstance(node, ast.expr)
+                and (node.end_lineno, node.end_col_offset) == (end, end_column)
+                and (node.lineno, node.col_offset) <= (line, column)
+            ]
+            if fits:
+                return [max(fits, key=lambda node: (node.lineno, node.col_offset))]
+        # Before Python 3.11 only the line is known: all calls on it that read, or all tests and subscripts.
+        calls = [node for node in inside if isinstance(node, ast.Call) and last_name(node.func) in READERS]
+        tests = [node.test for node in inside if isinstance(node, (ast.If, ast.While)) and node.lineno == self.line]
+        return tests if tests and is_jump(self.name) else calls
+
+    def known_source(self) -> Source:
+        """The source; only where it has expressions, so that there is one."""
+        assert self.source is not None
+        return self.source
+
+    def covers(self, node: Any) -> bool:
+        """Whether the frame's line is one of a node's."""
+        return getattr(node, "lineno", self.line + 1) <= self.line <= getattr(node, "end_lineno", 0)
+
+
+def is_jump(name: str) -> bool:
+    """Whether an instruction of this name tests a value."""
+    return "JUMP_IF" in name or name in ("TO_BOOL", "UNARY_NOT")
+
+
+def last_name(function: Any) -> str:
+    """The last name of an expression: `item` of `loss.item`; empty if it has none."""
+    return getattr(function, "attr", None) or getattr(function, "id", None) or ""
+
+
+def key_or_name(node: Any) -> Any:
+    """What a node names: a variable, an attribute or a key."""
+    return node.value if isinstance(node, ast.Constant) else last_name(node)
+
+
+def reaches(source: Source, scope: Any, name: str, statement: Any, load: Any) -> bool:
+    """Whether a load can see the value that a statement assigned: no other assignment is between them on every path."""
+
+    def binds(it: Any) -> bool:
+        targets = it.targets if isinstance(it, ast.Assign) else [it.target] if isinstance(it, ast.AnnAssign) else []
+        names = [part for target in targets for part in ast.walk(target)]
+        return any(isinstance(part, ast.Name) and part.id == name and isinstance(part.ctx, ast.Store) for part in names)
+
+    last: Any = None
+    node = source.statement(load)
+    while last is None and node is not None and node is not scope:
+        parent: Any = source.parents.get(node)
+        for _, block in ast.iter_fields(parent):
+            if isinstance(block, list) and node in block:
+                before = [it for it in block[: block.index(node)] if isinstance(it, ast.stmt) and binds(it)]
+                last = before[-1] if before else None
+        node = parent
+    if last is None or last is statement:
+        return True
+    if last.lineno < statement.lineno <= load.lineno:
+        return True
+    loop = source.above(load, ast.For, ast.While, ast.AsyncFor)
+    while loop is not None:
+        inside = set(ast.walk(loop))
+        if statement in inside:
+            return last not in inside and load.lineno <= statement.lineno
+        loop = source.above(source.parents.get(loop), ast.For, ast.While, ast.AsyncFor)
+    return False
+
+
+def hides(source: Source, inner: Any, outer: Any, name: str) -> bool:
+    """Whether a function between these scopes has its own variable of this name."""
+    while inner is not None and inner is not outer:
+        nodes = [it for it in ast.walk(inner) if source.scope(it) is inner]
+        stores = any(isinstance(it, ast.Name) and it.id == name and isinstance(it.ctx, ast.Store) for it in nodes)
+        is_argument = any(isinstance(it, ast.arg) and it.arg == name for it in nodes)
+        is_outer = any(isinstance(it, (ast.Global, ast.Nonlocal)) and name in it.names for it in nodes)
+        if (stores or is_argument) and not is_outer:
+            return True
+        inner = source.scope(inner)
+    return False
+
+
+def looked_up(expression: Any, frame: FrameType) -> Any:
+    """The value of a name or of a chain of attributes, without running any code of the program's."""
+    import inspect
+
+    if isinstance(expression, ast.Name):
+        names = frame.f_locals
+        found = names.get(expression.id, frame.f_globals.get(expression.id))
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(names, dict):
+            names.clear()  # a copy, which Python before 3.13 keeps alive with the frame, and with it the tensors
+        return found
+    if isinstance(expression, ast.Attribute):
+        value = looked_up(expression.value, frame)
+        if value is None:
+            return None
+        modules = getattr(value, "__dict__", {}).get("_modules") if not isinstance(value, type) else None
+        if isinstance(modules, dict) and expression.attr in modules:
+            return modules[expression.attr]
+        found = inspect.getattr_static(value, expression.attr, None)
+        if isinstance(found, types.FunctionType) and not isinstance(value, (type, types.ModuleType)):
+            return types.MethodType(found, value)
+        return getattr(found, "__func__", found)
+    return None
+
+
+def is_library(path: str) -> bool:
+    """Whether a file is of an installed package, the standard library, or ours."""
+    places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
+    return any(place in path for place in places)

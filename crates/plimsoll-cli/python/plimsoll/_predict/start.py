@@ -1,0 +1,88 @@
+"""Begins `plimsoll predict` in a Python process: what happens when the program imports which module."""
+
+from __future__ import annotations
+
+import os
+
+from .._inject import imports
+from . import network, renames, settings
+
+TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def begin() -> None:
+    """Waits for the program's imports. Without a folder for reports, nothing happens in this process."""
+    if not os.path.isdir(settings.FOLDER):
+        return
+    renames.install()
+    then = {
+        "torch": watch,
+        "multiprocessing.process": note_status,
+        "transformers.generation.utils": end_generation,
+        "transformers.trainer_callback": trainer,
+        "safetensors.torch": safetensors,
+        "torch._inductor.runtime.cache_dir_utils": keep_inductor,
+        "triton.knobs": keep_triton,
+    }
+    then.update(network.HOOKS)
+    imports.hook(then)
+
+
+def watch(torch: Any) -> None:
+    """PyTorch is imported: watches this process."""
+    from .watch import Watch
+
+    settings.WATCH.append(Watch(torch))
+
+
+def note_status(module: Any) -> None:
+    """Notes the exit status of a worker of multiprocessing, which its parent may ignore."""
+    bootstrap = module.BaseProcess._bootstrap
+
+    def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # It prints the exception that ended it.
+        status = bootstrap(self, *args, **kwargs)
+        if settings.WATCH and isinstance(status, int):
+            settings.WATCH[0].status = status
+        return status
+
+    module.BaseProcess._bootstrap = _bootstrap
+
+
+def end_generation(module: Any) -> None:
+    """Text is generated up to its maximum length."""
+    from . import patches
+
+    patches.end_generation(module)
+
+
+def trainer(module: Any) -> None:
+    """transformers' Trainer evaluates once after the steps, and stops."""
+    from . import finish
+
+    finish.trainer(module, settings.WATCH[0].finish_up, settings.WATCH[0].growth)
+
+
+def safetensors(module: Any) -> None:
+    """Saved models take no space."""
+    from . import sparse
+
+    sparse.safetensors(module)
+
+
+def keep_inductor(module: Any) -> None:
+    """Inductor writes to the run's private caches, even if the program itself names others."""
+    place = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "inductor")
+
+    def cache_dir() -> str:
+        os.makedirs(place, exist_ok=True)
+        return place
+
+    module.cache_dir = module.default_cache_dir = cache_dir
+
+
+def keep_triton(module: Any) -> None:
+    """Triton writes to the run's private caches, too."""
+    module.cache.dir = os.path.join(os.environ["PLIMSOLL_PREDICT_CACHES"], "triton")

@@ -1,0 +1,483 @@
+"""The hooks of `plimsoll predict` inside the user's Python processes: they watch PyTorch's allocator and the
+optimizers.
+
+Every Python process of the program that imports PyTorch has them (start.py): `python -m`, torchrun's ranks, pytest.
+This prints nothing, does not change the memory figures (except patches.py's send_objects, by a few hundred bytes),
+and stops the program only after the requested steps. Each process writes `PID.json` (see report()) and, when memory
+runs out and when the process ends, `PID.pickle`, PyTorch's own snapshot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any, NoReturn
+
+from .. import protocol
+from . import compiled, patches, settings, sparse
+from . import device as standin
+from .failure import described
+from .finish import Finish
+from .growth import Growth
+from .reads import Reads
+from .settings import number
+from .shadows import Known
+from .source import is_library
+from .warnings import Warnings
+
+# Exit once this file exists; also in forks, whose folder is another.
+STOP = os.path.join(settings.FOLDER, protocol.STOP)
+PATIENCE = 10  # an optimizer without a step is ignored after this many times the steps
+QUIET = 6  # reserved bytes that did not grow for this many steps have settled
+LATEST = 60  # steps after which nobody waits for that
+ENTRIES = 1_000_000  # events in the history, the latest ones
+# Libraries that have their own kernels, or allocate device memory outside PyTorch.
+LIBRARIES = (
+    "apex bitsandbytes cupy deepspeed flash_attn jax mamba_ssm numba.cuda tensorflow transformer_engine vllm xformers"
+).split()
+
+
+class Watch:
+    """One process. A forked child begins with empty counts."""
+
+    has_no_values = True  # of the device, for techniques
+
+    def __init__(self, torch: Any) -> None:
+        import atexit
+
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self.torch = torch
+        self.techniques: Any = None
+        self.reads = Reads(json.loads(os.environ.get("PLIMSOLL_PREDICT_ASSUME") or "[]"))
+        try:
+            self.known: Known | None = Known(torch, self.reads.of_thread)
+        except Exception:
+            self.known = None  # PyTorch before 2.9 has no `get_kernel`
+        self.finish_up = Finish(torch, is_library)
+        self.growth = Growth(torch, is_library)
+        self.warnings = Warnings(torch, is_library)
+        sparse.torch_save(torch)
+        self.listening: int | None = (
+            None  # the process whose thread waits for the stop file; a fork does not copy the thread
+        )
+        self.begin()
+        self.listen()
+        os.register_at_fork(after_in_child=self.begin)
+        torch.cuda._lazy_call(self.start)
+        register_optimizer_step_post_hook(self.stepped)
+        self.watch_optimizers()
+        atexit.register(self.end)
+        patches.trust_values(torch)
+        if settings.WITH:
+            self.apply(torch, settings.WITH)
+        if settings.PLAN:
+            from .serve import Serve
+
+            self.served = Serve(torch, self, settings.PLAN)
+        if settings.ALONE:
+            patches.stand_alone(torch)
+        elif torch.distributed.is_available():
+            patches.send_objects(torch)
+        # Children of multiprocessing exit this way, and so do some programs.
+        self.leave: Callable[[int], NoReturn] = os._exit
+        os._exit = self.exit
+        self.report()
+
+    def begin(self) -> None:
+        """Empty counts, at the start and in a forked child."""
+        self.pid = os.getpid()
+        self.started = False
+        self.allocator = "native"
+        self.visible: list[str] = []  # CUDA_VISIBLE_DEVICES when CUDA was initialized
+        self.state = "running"
+        self.failures = 0  # requests that ran out of memory
+        self.failed_step = 0  # the step of the last of them
+        self.status = 0  # of a process that exits by itself
+        self.is_dumped = False  # whether a snapshot was written at such a failure
+        self.steps: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # by optimizer
+        self.passes: dict[tuple[CodeType, int], int] = {}  # backward passes by line, while there is no optimizer
+        self.counted = 0  # steps
+        self.outside: int | None = None  # bytes that were allocated outside PyTorch's allocator; None: unknown
+        self.after_error: protocol.Thrown | None = None  # the exception that ended the code after the steps
+        self.peaks: dict[tuple[int, str], tuple[int, int]] = {}  # by device: bytes, and the step
+        self.peaks_of_steps: dict[tuple[int, str], tuple[int, int]] = {}  # the same, where code runs after the steps
+        # By device: how often the allocator gave cached memory back because memory was short.
+        self.retries: dict[int, int] = {}
+        self.error: protocol.Thrown | None = None
+        self.refusal: protocol.Refusal | None = None  # the technique that cannot be applied, and why
+
+    def apply(self, torch: Any, wanted: str) -> None:
+        """Techniques of `--with`."""
+        from .. import techniques
+
+        self.techniques = techniques
+        techniques.install(torch)
+        techniques.activate(json.loads(wanted), self)
+
+    def refused(self, name: str, reason: str) -> None:
+        """Ends the process: a technique cannot be applied."""
+        self.refusal = protocol.Refusal(technique=name, reason=reason)
+        self.stop("refused", 0)
+
+    def failed(self, name: str, failure: BaseException) -> None:
+        """Ends the process: a technique raised an exception."""
+        self.error = described(failure, name)
+        self.stop("failed", 1)
+
+    @contextlib.contextmanager
+    def unread(self) -> Iterator[Any]:
+        """Copies of unknown values to the host are not the program's reads here."""
+        state = self.reads.of_thread
+        before = getattr(state, "unread", False), getattr(state, "known", False)
+        state.unread = state.known = True
+        try:
+            yield
+        finally:
+            state.unread, state.known = before
+
+    def start(self) -> None:
+        """CUDA is initialized in this process, and nothing is allocated yet."""
+        self.started = True
+        self.visible = (os.environ.get("CUDA_VISIBLE_DEVICES") or "").split(",")
+        self.allocator = allocator(self.torch)
+        if self.allocator != "native":
+            # Only the native allocator records its blocks.
+            self.listen()
+            self.mark(protocol.STARTED)
+            return self.report()
+        if not settings.RECORDS:
+            self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
+            self.mark(protocol.STARTED)
+            return self.report()
+        memory = self.torch.cuda.memory
+        options = dict(enabled="all", context="alloc", stacks="all", max_entries=ENTRIES)
+        try:
+            memory._record_memory_history(global_record_annotations=True, **options)
+        except TypeError:  # an older PyTorch, without that option
+            memory._record_memory_history(**options)
+        self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
+        self.listen()
+        self.mark(protocol.STARTED)
+        self.report()
+
+    def watch_optimizers(self) -> None:
+        """Counts steps. A step counts once every optimizer has stepped, other than those around another one; without
+        an optimizer, backward passes are counted.
+        """
+        import functools
+
+        torch, watch = self.torch, self
+        begin, backward = torch.optim.Optimizer.__init__, torch.autograd.backward
+
+        @functools.wraps(begin)
+        def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+            watch.steps.setdefault(self, 0)
+            watch.warnings.made(self, sys._getframe(1))
+            begin(self, *args, **kwargs)
+
+        @functools.wraps(backward)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            watch.backward_begins()
+            return backward(*args, **kwargs)
+
+        torch.optim.Optimizer.__init__ = __init__
+        torch.autograd.backward = counted
+
+    def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An optimizer has stepped."""
+        if self.state != "running":
+            return
+        self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
+        steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
+        # An optimizer that never steps is ignored after a while.
+        is_waiting = max(steps) < PATIENCE * max(settings.STEPS, 3)
+        self.count_steps(min(it for it in steps if it or is_waiting))
+
+    def backward_begins(self) -> None:
+        """A backward pass begins. A step is done when the first of the lines that call `backward` is reached again."""
+        if self.state != "running" or len(self.steps):
+            return
+        frame = sys._getframe(2)
+        while frame.f_back is not None and is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        line = frame.f_code, frame.f_lasti
+        del frame
+        done = min(self.passes.values(), default=0)
+        begins = not self.passes or line == next(iter(self.passes))
+        if done and begins:
+            self.count_steps(done)
+        self.passes[line] = self.passes.get(line, 0) + 1
+
+    def count_steps(self, steps: int) -> None:
+        """This many steps are done."""
+        finish = self.finish_up
+        if finish.finishing:
+            finish.idle += 1
+            if finish.is_up():
+                self.stop("stopped", 0)
+            return
+        if steps <= self.counted:
+            return
+        self.counted = steps
+        self.measure(steps)
+        finish.stepped()
+        self.growth.note()
+        if settings.STEPS and steps >= settings.STEPS and self.has_settled(steps) and not self.may_grow():
+            self.growth.look(sys._getframe(1), steps, finish.given)
+            if not settings.STOPS and finish.may_go_on():
+                self.peaks_of_steps = dict(self.peaks)
+                finish.begin()
+            else:
+                self.stop("stopped", 0)
+        self.report()
+
+    def has_settled(self, steps: int) -> bool:
+        """Whether the reserved bytes have stopped growing. Where memory is fragmented, reserved bytes may grow long
+        after the first steps.
+        """
+        grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
+        return not settings.SETTLES or steps >= min(grown + QUIET, LATEST)
+
+    def may_grow(self) -> bool:
+        """Whether a few more steps would show that the growth of the last ones goes on."""
+        return self.growth.is_unsure()
+
+    def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
+        """A request failed: notes the peak, and writes a snapshot of this moment."""
+        self.failures += 1
+        if settings.BEYOND and self.failures == settings.AFTER:
+            standin.extend(settings.BEYOND)
+        self.failed_step = self.count() + 1
+        self.measure(self.failed_step)
+        for name in ("allocated", "reserved"):
+            # A device without any memory so far gets a row, too.
+            self.peaks.setdefault((device, name), (0, self.failed_step))
+        self.dump()
+        self.is_dumped = True
+        self.report()
+
+    def listen(self) -> None:
+        """Starts this process's thread that waits for the stop file."""
+        import threading
+
+        if self.listening != self.pid:
+            self.listening = self.pid
+            threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
+
+    def expire(self, pid: int) -> None:
+        """That thread: ends the process when the stop file exists, or the time for the code after the steps is up."""
+        import time
+
+        while not os.path.exists(STOP):
+            time.sleep(0.1)
+            if os.getpid() != pid or not os.path.isdir(settings.FOLDER):
+                return
+            if self.state == "running" and self.finish_up.finishing:
+                self.finish_up.note_level()
+                if self.finish_up.is_up():
+                    return self.stop("stopped", 0)
+        # A process that only started others, as torchrun does, waits for their reports.
+        until = time.time() + 10
+        while not self.started and self.marks(protocol.DONE) < self.marks(protocol.STARTED) and time.time() < until:
+            time.sleep(0.02)
+        self.stop("expired", 124)
+
+    def mark(self, what: str) -> None:
+        """Marks this process as started or done, for the others."""
+        open(os.path.join(settings.FOLDER, f"{self.pid}.{what}"), "w").close()
+
+    def marks(self, what: str) -> int:
+        """How many processes are marked so."""
+        return sum(name.endswith(f".{what}") for name in os.listdir(settings.FOLDER))
+
+    def end(self) -> None:
+        """The interpreter exits. It stores the exception that ended it, if there was one."""
+        if self.state != "running" or os.getpid() != self.pid:
+            return
+        self.state = "ended"
+        failure = getattr(sys, "last_value", None)
+        if failure is not None and self.finish_up.finishing and not self.failures:
+            # The steps went well; the code after them failed, perhaps because its loop was shortened.
+            self.state, self.after_error = "stopped", described(failure)
+            self.finish(dump=True)
+            self.wait_for_others()
+            self.leave(0)
+        if failure is not None:
+            self.state = "failed"
+            self.error = described(failure)
+            if self.allocator != "native" and "out of memory" in str(failure):
+                self.failures, self.failed_step = 1, self.count() + 1
+                self.measure(self.failed_step)
+        # If memory ran out and ended the program, keep the snapshot of that moment.
+        self.finish(dump=failure is None or not self.is_dumped)
+
+    def exit(self, status: int) -> NoReturn:
+        """In place of `os._exit`: reports first."""
+        self.status = status if isinstance(status, int) else 1
+        self.end()
+        self.leave(status)
+
+    def stop(self, state: str, code: int) -> None:
+        """Exits at once: no `finally` and no handler of the program's runs, which might save a model of zeros."""
+        self.state = state
+        self.finish(dump=True)
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except Exception:
+                pass
+        if "multiprocessing.process" in sys.modules:
+            for child in sys.modules["multiprocessing.process"].active_children():
+                child.terminate()
+        self.wait_for_others()
+        self.leave(code)
+
+    def wait_for_others(self) -> None:
+        """Waits until the other ranks of this machine are done. A rank that exits first may end a store that the
+        others still need.
+        """
+        import time
+
+        # The ranks of this machine; those of other machines do not write to this folder.
+        world = 1 if settings.ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1
+        until = time.time() + 10
+        while self.marks(protocol.DONE) < world and world > 1 and time.time() < until:
+            time.sleep(0.02)
+
+    def finish(self, dump: bool) -> None:
+        """The last measurement and report, and a snapshot if `dump`. It must not fail the program."""
+        try:
+            self.measure(self.count() + 1)
+            if self.started and dump:
+                self.dump()
+            self.report()
+            if self.started:
+                self.mark(protocol.DONE)
+        except Exception as why:
+            print(f"plimsoll: the memory of process {self.pid} is not recorded: {why}", file=sys.stderr)
+
+    def count(self) -> int:
+        """Steps so far."""
+        return self.counted
+
+    def measure(self, step: int) -> None:
+        """Notes peaks that are higher than before, as those of this step."""
+        if not self.started:
+            return
+        for device in range(self.torch.cuda.device_count()):
+            stats = self.torch.cuda.memory_stats(device)
+            self.retries[device] = stats.get("num_alloc_retries", 0)
+            if self.allocator == "native":
+                self.measure_outside(device, stats.get("reserved_bytes.all.current", 0))
+            taken = 0 if self.allocator == "native" else standin.taken_bytes(device)
+            for name in ("allocated", "reserved"):
+                peak = stats.get(f"{name}_bytes.all.peak", 0) or taken
+                if peak > self.peaks.get((device, name), (0, 0))[0]:
+                    self.peaks[device, name] = (peak, step)
+
+    def measure_outside(self, device: int, reserved: int) -> None:
+        """The bytes that libraries allocated outside PyTorch, if no other process uses the GPU."""
+        context = number("PLIMSOLL_STANDIN_CONTEXT")
+        if context is None or (number("WORLD_SIZE") or 1) > 1 or not self.torch.cuda.is_initialized():
+            return
+        free, total = self.torch.cuda.mem_get_info(device)
+        if total - free > 0:
+            self.outside = max(self.outside or 0, total - free - context - reserved, 0)
+
+    def gpu(self, device: int) -> int:
+        """The machine's number for a device of this process."""
+        visible = self.visible[device].strip() if device < len(self.visible) else ""
+        return int(visible) if visible.isdecimal() else device
+
+    def dump(self) -> None:
+        """Writes PyTorch's snapshot."""
+        if self.allocator != "native" or not settings.RECORDS:
+            return
+        path = os.path.join(settings.FOLDER, f"{self.pid}.pickle")
+        self.torch.cuda.memory._dump_snapshot(f"{path}.unfinished")
+        os.replace(f"{path}.unfinished", path)
+
+    def report(self) -> None:
+        """Writes this process's report: protocol.py has its fields."""
+        torch = self.torch
+        devices = []
+        for device in sorted({device for device, _ in self.peaks}):
+            peaks = [self.peaks.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
+            of_steps = [self.peaks_of_steps.get((device, name), (0, 0)) for name in ("allocated", "reserved")]
+            allocated, reserved = peaks
+            devices.append(
+                protocol.Peaks(
+                    device=device,
+                    gpu=self.gpu(device),
+                    allocated_bytes=allocated[0],
+                    allocated_step=allocated[1],
+                    reserved_bytes=reserved[0],
+                    reserved_step=reserved[1],
+                    grows_by=max(later[0] / max(steps[0], 1) - 1 for later, steps in zip(peaks, of_steps)),
+                )
+            )
+        fields = protocol.Report(
+            protocol=protocol.VERSION,
+            pid=self.pid,
+            rank=number("RANK"),
+            alone=settings.ALONE,
+            command=sys.argv,
+            state=self.state,
+            torch=str(torch.__version__),
+            cuda=torch.version.cuda,
+            standin=standin.has_standin(),
+            allocator=self.allocator,
+            started=self.started,
+            steps=self.count(),
+            failures=self.failures,
+            status=self.status,
+            failed_step=self.failed_step,
+            retries=sum(self.retries.values()),
+            devices=devices,
+            cudnn_search=torch.backends.cudnn.benchmark,
+            outside_bytes=self.outside,
+            compile_caches=compiled.compile_caches(),
+            compiles=compiled.compiles(),
+            libraries=[name for name in LIBRARIES if name in sys.modules],
+            error=self.error,
+            reads=self.reads.rows(),
+            problems=self.reads.problems + (self.reads.unused() if self.state != "running" else []),
+            cut=bool(self.finish_up.finishing) or self.state == "stopped",
+            went_on=bool(self.finish_up.finishing),
+            ended=self.state == "ended",
+            unseen=self.finish_up.unseen() if self.state == "stopped" else [],
+            after_error=self.after_error,
+            growth=self.growth.rows(),
+            loops=[row for row in (it.row() for it in self.finish_up.loops) if row],
+            grew=self.state == "stopped" and self.finish_up.grew(),
+            warnings=self.warnings.rows(),
+            captures=self.warnings.captures,
+            techniques=self.techniques.report() if self.techniques else [],
+            refusal=self.refusal,
+        )
+        path = os.path.join(settings.FOLDER, f"{self.pid}.json")
+        with open(f"{path}.unfinished", "w") as file:
+            json.dump(fields, file)
+        os.replace(f"{path}.unfinished", path)
+
+
+def shares_parameters(one: Any, other: Any) -> bool:
+    """Whether an optimizer is around another one, as that of sharpness-aware minimization."""
+    one, other = ({id(p) for group in getattr(it, "param_groups", ()) for p in group["params"]} for it in (one, other))
+    return not one.isdisjoint(other)
+
+
+def allocator(torch: Any) -> str:
+    """PyTorch's allocator backend; `none` without caching."""
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        return "none"
+    try:
+        return str(torch.cuda.memory.get_allocator_backend())
+    except AttributeError:  # an older PyTorch, which has only one
+        return "native"

@@ -1,0 +1,298 @@
+"""What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history,
+serves figures to `plimsoll top`, and explains a failure below its traceback. start.py begins.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .. import protocol
+from . import settings
+from .settings import answer
+
+CONTEXT = 845_000_000  # bytes of a GPU outside the allocator: the default of `plimsoll plan --context`
+ENTRIES = 100_000  # events in the history, the latest ones
+
+
+class Attend:
+    """One process: the host of the techniques, and what watches its memory."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.path: str | None = None  # the snapshot of the last request that failed
+        self.techniques: Any = None
+        self.pid = os.getpid()
+        atexit.register(self.end)
+        if settings.WITH:
+            try:
+                self.apply()
+            except Exception as why:  # Without them the program would need more memory than it was planned for.
+                names = ", ".join(json_of(settings.WITH))
+                say(
+                    f"error: {names} cannot be applied in this process: {type(why).__name__}: {why}",
+                    "without techniques: plimsoll run -- COMMAND",
+                )
+                os._exit(2)
+        if settings.LIMIT:
+            torch.cuda._lazy_call(self.limit)
+        self.live = self.check = None
+        if settings.CHECK:
+            from .check import Check
+
+            self.check = Check(
+                torch,
+                settings.CHECK,
+                settings.PROGRAM,
+                self.dump if settings.WATCH != "light" and settings.WATCH else None,
+            )
+        if settings.WATCH:
+            from .gauges import Gauges
+            from .live import Live
+
+            self.gauges = Gauges(torch)
+            self.live = Live(self.gauges, self.write)
+            torch.cuda._lazy_call(self.start)
+
+    def apply(self) -> None:
+        """Applies the techniques of `--with`."""
+        from .. import techniques
+
+        self.techniques = techniques
+        techniques.install(self.torch)
+        techniques.activate(json_of(settings.WITH), self)
+        answer(protocol.APPLIED)
+
+    def limit(self) -> None:
+        """Limits the allocator of each GPU to `--memory-limit`."""
+        # PyTorch rounds the bytes down.
+        cuda = self.torch.cuda
+        for device in range(cuda.device_count()):
+            total = cuda.get_device_properties(device).total_memory
+            if settings.LIMIT > total:
+                say(
+                    f"--memory-limit: {cuda.get_device_name(device)} has {total} bytes, fewer than {settings.LIMIT}: no limit"
+                )
+            else:
+                cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
+
+    def refused(self, name: str, reason: str) -> None:
+        """Ends the program, before a parameter has changed: a technique cannot be applied."""
+        say(f"error: {name} cannot be applied to this program: {reason}", f"leave it out: {without(name)}")
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(2)
+
+    def unread(self) -> AbstractContextManager[None]:
+        """Nothing: on a real device no read is followed."""
+        import contextlib
+
+        return contextlib.nullcontext()
+
+    def start(self) -> None:
+        """CUDA is initialized, and nothing is allocated yet."""
+        try:
+            if settings.WATCH == "light":
+                self.torch.cuda.memory._record_memory_history(enabled="state", context=None, stacks="python")
+            else:
+                self.record(True)
+                if settings.WATCH == "full":
+                    from .stacks import Stacks
+
+                    self.gauges.stacks = Stacks(self.torch, self.record)
+            self.torch._C._cuda_attach_out_of_memory_observer(self.on_out_of_memory)
+        except Exception as why:  # Not being able to watch must not end the program.
+            say(f"this process is not watched: {why}")
+        try:
+            if self.live is not None:
+                self.live.serve()
+        except Exception as why:
+            say(f"no live view of this process: {why}")
+
+    def record(self, with_stacks: bool) -> None:
+        """Records the history, with Python stacks or without."""
+        record = self.torch.cuda.memory._record_memory_history
+        options = dict(enabled="all", context="alloc" if with_stacks else None, stacks="python", max_entries=ENTRIES)
+        try:
+            record(global_record_annotations=True, **options)
+        except TypeError:  # an older PyTorch, without that option
+            record(**options)
+
+    def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
+        """A request failed: writes a snapshot of this moment."""
+        try:
+            self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
+        except Exception as why:
+            say(f"no snapshot of this moment: {why}")
+
+    def name(self) -> str:
+        """The process in names of files: its rank, or its number."""
+        rank = own_rank()
+        return f"rank{rank}" if rank else str(os.getpid())
+
+    def write(self) -> str:
+        """A snapshot that `plimsoll top --snapshot` asks for, under a name that is not taken."""
+        for nth in range(1, 10_000):
+            path = os.path.join(settings.SNAPSHOTS, f"snapshot-{self.name()}-{nth}.pickle")
+            if not os.path.exists(path):
+                return self.dump(path)
+        raise OSError(f"{settings.SNAPSHOTS} has too many snapshots")
+
+    def dump(self, path: str) -> str:
+        """Writes a snapshot, with what `plimsoll explain` needs beside PyTorch's own. Returns its path."""
+        import pickle
+
+        cuda = self.torch.cuda
+        snapshot = cuda.memory._snapshot()
+        totals = {str(it): cuda.get_device_properties(it).total_memory for it in range(cuda.device_count())}
+        settings = snapshot.setdefault("allocator_settings", {})
+        settings["plimsoll_record"] = {"max_entries": ENTRIES, "device_total_bytes": totals}
+        with open(f"{path}.unfinished", "wb") as file:
+            pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
+        os.replace(f"{path}.unfinished", path)
+        return path
+
+    def end(self) -> None:
+        """The interpreter exits. It stores the exception that ended it, whose traceback is printed already."""
+        if os.getpid() != self.pid:
+            return
+        if self.live is not None:
+            self.live.end()
+        failure = getattr(sys, "last_value", None)
+        if failure is not None and self.path and "out of memory" in str(failure):
+            self.explain()
+        elif failure is not None and self.techniques:
+            self.blame(failure)
+        elif failure is None:
+            if self.path:
+                say(
+                    f"memory ran out, and the program went on; the moment is in {self.path} (plimsoll explain {self.path})"
+                )
+            self.idle()
+        if self.check is not None:
+            try:
+                say(*self.check.compared())
+            except Exception as why:
+                say(f"the plan is not checked: {why}")
+
+    def explain(self) -> None:
+        """Prints what `plimsoll explain` says about the snapshot of the failure."""
+        import subprocess
+
+        try:
+            said = subprocess.run(
+                [settings.PROGRAM, "explain", str(self.path)], capture_output=True, text=True, timeout=60
+            ).stdout
+        except (OSError, subprocess.SubprocessError) as why:
+            said = f"not explained: {why}"
+        verdict = said.strip().split("\n\n")[0]
+        if self.gauges.stacks is not None and not self.gauges.stacks.are_on:
+            say(
+                "this step has no stacks, which make this program's steps longer; with them: plimsoll run --all-stacks -- COMMAND"
+            )
+        say(
+            verdict,
+            f"all of it: plimsoll explain {self.path}",
+            f"what would make it fit: plimsoll plan {self.gpu()} -- {settings.COMMAND}",
+        )
+
+    def gpu(self) -> str:
+        """The GPU that it runs on, as an option: by its name if `plimsoll` knows that, otherwise by its size. A limit
+        makes it a smaller one.
+        """
+        import subprocess
+
+        properties = self.torch.cuda.get_device_properties(self.torch.cuda.current_device())
+        size = properties.total_memory if not settings.LIMIT else min(settings.LIMIT + CONTEXT, properties.total_memory)
+        by_size = f"--gpu {size >> 20}MiB --cc {properties.major}.{properties.minor}"
+        if settings.LIMIT:
+            return by_size
+        try:
+            rows = subprocess.run(
+                [settings.PROGRAM, "predict", "--list"], capture_output=True, text=True, timeout=60
+            ).stdout
+        except (OSError, subprocess.SubprocessError):
+            return by_size
+        known = (row.split()[0] for row in rows.splitlines() if f"  {properties.name}  " in row)
+        name = next(known, None)
+        return f"--gpu {name}" if name else by_size
+
+    def blame(self, failure: BaseException) -> None:
+        """Whether one of our techniques raised it, or was around it."""
+        import traceback
+
+        from ..techniques import context
+
+        name = context.culprit(failure)
+        if name is not None:
+            return self.accuse(name)
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
+        if any(it.startswith(context.FROZEN) for it in files):
+            names = ", ".join(self.names())
+            say(f"the program ran with {names}; to see whether it fails without: plimsoll run -- COMMAND")
+
+    def failed(self, name: str, failure: BaseException) -> None:
+        """Ends the process: a technique raised an exception."""
+        import traceback
+
+        traceback.print_exception(type(failure), failure, failure.__traceback__)
+        self.accuse(name)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os._exit(1)
+
+    def accuse(self, name: str) -> None:
+        """Says which technique failed, and how to leave it out."""
+        say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
+
+    def idle(self) -> None:
+        """Names techniques without an effect. Techniques that had nothing to do. A launcher of ranks trains nothing
+        itself, nor does the parent of a training process.
+        """
+        if {"torch.distributed.run", "torch.distributed.launcher.api"} & set(sys.modules) or self.only_starts():
+            return
+        rows = self.techniques.report() if self.techniques and self.torch.is_grad_enabled() else []
+        for row in rows:
+            if not row["applied"]:
+                why = f": {row['detail']}" if row["detail"] else ""
+                say(f"{row['name']} had no effect{why}")
+
+    def only_starts(self) -> bool:
+        """Whether this process made no step, and started others."""
+        multiprocessing = sys.modules.get("multiprocessing.process")
+        counter = getattr(multiprocessing, "_process_counter", None)  # private: count(1) before the first
+        steps = self.techniques is None or not self.techniques.trains()
+        return steps and counter is not None and repr(counter) != "count(1)"
+
+    def names(self) -> list[str]:
+        """The techniques that are active."""
+        return [row["name"] for row in self.techniques.report()]
+
+
+def own_rank() -> str | None:
+    """The rank of this process in its job."""
+    return os.environ.get("RANK") or os.environ.get("PLIMSOLL_OWN_RANK")  # fsdp hides it from the program
+
+
+def say(*lines: Any) -> None:
+    """Prints lines to stderr as `plimsoll`'s."""
+    rank = own_rank()
+    who = f"plimsoll (rank {rank})" if rank else "plimsoll"
+    for line in lines:
+        print(f"{who}: {line}", file=sys.stderr, flush=True)
+
+
+def json_of(text: str | None) -> Any:
+    """The value of a variable with JSON."""
+    import json
+
+    return json.loads(text or "{}")
+
+
+def without(name: str) -> str:
+    """The option without a technique."""
+    rest = [it if value is None else f"{it}={value}" for it, value in json_of(settings.WITH).items() if it != name]
+    return f"plimsoll run --with {','.join(rest)} -- COMMAND" if rest else "plimsoll run -- COMMAND"

@@ -1,0 +1,23 @@
+"""What `plimsoll run` asks of this process, and the answers to it."""
+
+from __future__ import annotations
+
+import os
+
+WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
+WATCH = os.environ.get("PLIMSOLL_RUN_WATCH")  # "full", "all" (the stacks of all steps), "light", or nothing
+PROGRAM = os.environ.get("PLIMSOLL_RUN_PROGRAM") or "plimsoll"
+CHECK = os.environ.get("PLIMSOLL_RUN_CHECK")  # a plan to compare the peak with
+LIMIT = int(os.environ.get("PLIMSOLL_RUN_LIMIT") or 0)  # bytes of each GPU for the allocator; 0: all
+COMMAND = os.environ.get("PLIMSOLL_RUN_COMMAND") or "COMMAND"  # as the shell reads it
+ANSWERS = os.environ.get("PLIMSOLL_RUN_ANSWERS")  # a folder: a file there says that this process is attended to
+SNAPSHOTS = os.environ.get("PLIMSOLL_RUN_SNAPSHOTS") or "."
+
+
+def answer(what: str) -> None:
+    """Says to the launcher (answers.rs) that this process is attended to."""
+    if WITH and ANSWERS:
+        try:
+            open(os.path.join(ANSWERS, f"{os.getpid()}.{what}"), "w").close()
+        except OSError:  # The launcher ends the run then.
+            pass

@@ -1,0 +1,32 @@
+"""Begins `plimsoll run` in a Python process: when the program imports PyTorch, `attend.py` attends to it."""
+
+from __future__ import annotations
+
+import os
+
+from .. import protocol
+from .._inject import imports
+from . import settings
+
+TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def begin() -> None:
+    """Says that our Python is loaded in this process, and waits for PyTorch."""
+    loaded()
+    os.register_at_fork(after_in_child=loaded)
+    imports.hook({"torch": attend})
+
+
+def loaded() -> None:
+    """Answers the launcher, also in a forked child."""
+    settings.answer(protocol.LOADED)
+
+
+def attend(torch: Any) -> None:
+    """PyTorch is imported: attends to this process."""
+    from .attend import Attend
+
+    Attend(torch)

@@ -1,0 +1,109 @@
+# Memory that grows from step to step, or from batch to batch, and how often.
+
+import linecache
+import sys
+import time
+import types
+
+from plimsoll._predict import growth, loops
+from plimsoll._predict.source import is_library
+
+MIB = 1 << 20
+
+
+def torch_with(levels):
+    # PyTorch with one device, whose allocated bytes are the next of these levels.
+    def stats(device):
+        return {"allocated_bytes": {"all": {"current": next(levels)}}}
+
+    cuda = types.SimpleNamespace(device_count=lambda: 1)
+    return types.SimpleNamespace(cuda=cuda, _C=types.SimpleNamespace(_cuda_memoryStats=stats))
+
+
+def grown(levels):
+    found = growth.Growth(torch_with(iter(levels)), is_library)
+    for _ in levels:
+        found.note()
+    return found
+
+
+def test_memory_that_grows_in_each_of_the_latest_steps_is_a_row():
+    assert grown([MIB * nth for nth in range(10)]).rows() == [{"device": 0, "bytes": MIB, "steps": 10, "total": None}]
+    assert grown([MIB] * 10).rows() == []
+    assert grown([MIB, 2 * MIB, MIB] * 4).rows() == []
+
+
+def test_more_steps_are_wanted_while_growth_may_go_on():
+    assert grown([0, MIB, 2 * MIB]).is_unsure()
+    assert not grown([0, MIB, MIB]).is_unsure()
+    assert not grown([MIB * nth for nth in range(10)]).is_unsure()
+
+
+def steps_of(text):
+    # The steps of the program's loops, seen from the first call of `step`.
+    name = f"<program {hash(text)}>"
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    found = []
+
+    def step():
+        if not found:
+            found.append(grown([0]).of_loops(sys._getframe(1), 1, 1))
+
+    own = {"step": step}
+    sys.modules.setdefault("plimsoll_program", types.ModuleType("plimsoll_program"))
+    exec(compile(text, name, "exec"), own)
+    return found[0]
+
+
+def test_the_number_of_steps_is_read_from_the_loops():
+    assert steps_of("for n in range(7):\n    step()") == 7
+    assert steps_of("epochs = 3\nfor e in range(epochs):\n    for b in [1, 2, 3, 4]:\n        step()") == 12
+    assert steps_of("for n, b in enumerate(range(2, 12)):\n    step()") == 10
+    assert steps_of("n = 0\nwhile n < 3:\n    n += 1\n    step()") is None
+    assert steps_of("for b in (it for it in range(3)):\n    step()") is None
+
+
+class Iterator:
+    # What a DataLoader's iterator has, whose dataset can be indexed.
+    _dataset_kind = 0
+
+    def __init__(self, size):
+        self._sampler_iter = iter(range(size))
+
+
+def batches(size, levels, seconds=100.0):
+    until = time.monotonic() + seconds
+    finish = types.SimpleNamespace(
+        torch=torch_with(iter(levels)),
+        loops=[],
+        cut=False,
+        left=lambda: until - time.monotonic(),
+        take=lambda more: False,
+        is_library=is_library,
+    )
+    iterator = Iterator(size)
+    loop = loops.Loop(finish, iterator, range(size), lambda it: next(it._sampler_iter))
+    given = []
+    try:
+        while True:
+            given.append(loop.batch())
+    except StopIteration:
+        return given, loop.row()
+
+
+def test_a_loop_that_does_not_grow_goes_from_its_first_batches_to_its_last():
+    given, row = batches(100, [MIB] * 200)
+    assert given == [0, 1, 2, 3, 4, 5, 6, 99]
+    assert (row["given"], row["total"], row["left"], row["grows"]) == (8, 100, 92, [])
+
+
+def test_a_loop_that_grows_gets_all_of_its_batches_if_there_is_time():
+    given, row = batches(100, [MIB * nth for nth in range(300)])
+    assert given == list(range(100)) and row is None
+
+
+def test_what_a_loop_without_time_would_have_grown_by_is_in_its_row(monkeypatch):
+    monkeypatch.setattr(loops, "PATIENCE", 0.0)
+    given, row = batches(100, [MIB * nth for nth in range(300)], seconds=0.0)
+    assert given[-1] == 99 and len(given) == 8
+    assert [(it["device"], it["bytes"]) for it in row["grows"]] == [(0, MIB)]

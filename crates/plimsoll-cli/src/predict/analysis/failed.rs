@@ -1,0 +1,157 @@
+//! The verdict for a program that failed, with a hint if the stand-in may be the cause; and for memory that ran out
+//! without a recording.
+
+use std::collections::BTreeSet;
+
+use plimsoll_standin::notice::{Kind, Notice};
+use plimsoll_trace::explain::Cause;
+
+use super::shortage::Shortage;
+use super::verdict::Verdict;
+use crate::predict::launch::ended::Ended;
+use crate::predict::recording::job::Job;
+use crate::protocol::{Report, Thrown};
+
+/// The verdict for a program that failed.
+pub(crate) fn failed(job: &Job) -> Verdict {
+    let Job { ended, reports } = job;
+    // A job's launcher fails, too, if one of its ranks does.
+    let failed = reports.iter().filter(|report| report.error.is_some());
+    let error = failed.min_by_key(|report| report.rank.is_none()).and_then(|report| report.error.as_ref());
+    let how = match (error, *ended) {
+        (Some(error), _) => {
+            let place = error.file.as_ref().zip(error.line).map(|(file, line)| format!(" at {file}:{line}"));
+            let text = error.text.lines().next().unwrap_or_default();
+            let technique =
+                error.technique.as_ref().map(|it| format!("the technique {it}: ")).unwrap_or_default();
+            format!("{technique}{}{}: {text}", error.kind, place.unwrap_or_default())
+        }
+        (None, Ended::Signal(signal)) => format!("it was ended by signal {signal}"),
+        (None, Ended::Status(code)) => format!("it ended with exit status {code}"),
+        (None, _) => "it failed".to_owned(),
+    };
+    let hint = match (error, *ended) {
+        (Some(error), _) => hint(error, reports),
+        (None, Ended::Signal(11)) => Some(
+            "look above for a line that begins with `plimsoll-standin: the host touched`: it names the call that accessed device \
+             memory from the host"
+                .to_owned(),
+        ),
+        _ => None,
+    };
+    Verdict::Failed { how, hint }
+}
+
+/// Words in messages about empty tensors.
+const EMPTY: [&str; 7] =
+    ["empty", "numel() == 0", "non-zero size", "out of range", "0 elements", "zero-size", "at least one"];
+
+/// How the stand-in may have caused an exception.
+fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
+    let text = error.text.to_ascii_lowercase();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
+    let hint = if says(&["no kernel image"]) {
+        "this build of PyTorch has no code for that GPU; a build for another CUDA version may have it"
+    } else if says(&["not_supported", "not supported", "cublas", "cudnn", "cusolver", "cusparse", "cufft"])
+        && let refused = refused(reports)
+        && !refused.is_empty()
+    {
+        return Some(format!("the stand-in does not support: {}", refused.join(", ")));
+    } else if says(&["invalid device ordinal", "duplicate gpu"]) {
+        "the program uses more GPUs than it sees: add --devices"
+    } else if let Some(selection) = selection(reports)
+        && (error.reads || says(&EMPTY))
+    {
+        return Some(selection);
+    } else if error.reads {
+        "a value is read back from the device just above that line, which may be the cause: it is zero here, because \
+         nothing is computed"
+    } else {
+        return None;
+    };
+    Some(hint.to_owned())
+}
+
+/// The hint about a selection by values of the device, if there was one.
+fn selection(reports: &[Report]) -> Option<String> {
+    let mut lines = reports.iter().flat_map(|report| &report.reads).filter_map(|read| read.empty_selection());
+    if let Some(line) = lines.next_back() {
+        return Some(format!(
+            "a selection by values of the device at {line} is empty here, which may be the cause: --assume {line}=half \
+             selects half of the elements"
+        ));
+    }
+    let is_noticed = |report: &Report| report.notices.iter().any(|notice| notice.kind == Kind::Selected);
+    reports.iter().any(is_noticed).then(|| {
+        "a selection by values of the device is empty here (`nonzero`, `unique`, a mask), which may be the cause"
+            .to_owned()
+    })
+}
+
+/// The names of unsupported calls.
+fn refused(reports: &[Report]) -> Vec<&str> {
+    let notices: BTreeSet<&Notice> = reports.iter().flat_map(|report| &report.notices).collect();
+    notices.into_iter().filter(|it| it.kind == Kind::Refused).map(|it| it.about.as_str()).collect()
+}
+
+impl Report {
+    /// The verdict for a failed request without a recording: from the exception, if that ended the process.
+    pub(crate) fn shortage_without_record(&self) -> Verdict {
+        let unknown =
+            || Verdict::Unknown("memory ran out, and there is no snapshot that shows where".to_owned());
+        let Some(error) = &self.error else { return unknown() };
+        let line = error.file.as_ref().zip(error.line).map(|(file, line)| format!("{file}:{line}"));
+        match asked_bytes(&error.text) {
+            Some(asked_bytes) => {
+                let (step, cause) = (self.failed_step, Cause::Unknown);
+                Verdict::RunsOut(Shortage {
+                    step,
+                    line,
+                    asked_bytes,
+                    cause,
+                    caught: false,
+                    is_saved_by_caches: false,
+                })
+            }
+            None => Verdict::Unknown(line.map_or_else(
+                || "memory ran out, and there is no snapshot that shows where".to_owned(),
+                |line| format!("memory ran out at {line}, and this allocator records no requests"),
+            )),
+        }
+    }
+}
+
+/// The size in PyTorch's message `Tried to allocate 20.00 MiB.`, as precise as its two digits.
+fn asked_bytes(message: &str) -> Option<u64> {
+    let (_, rest) = message.split_once("Tried to allocate ")?;
+    let mut words = rest.split([' ', '.']);
+    let (whole, part) = (words.next()?, words.next()?);
+    if part == "bytes" {
+        return whole.parse().ok();
+    }
+    let unit = match words.next()? {
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        _ => return None,
+    };
+    let hundredths: u64 = format!("{whole}{part}").parse().ok()?;
+    Some((u128::from(hundredths) << unit) as u64 / 100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bytes_of_a_message_are_read_in_every_unit() {
+        for (text, bytes) in [
+            ("CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has", Some(20 << 20)),
+            ("Tried to allocate 1.50 GiB (GPU 0", Some(3 << 29)),
+            ("Tried to allocate 512 bytes.", Some(512)),
+            ("CUDA error: out of memory", None),
+        ] {
+            assert_eq!(asked_bytes(text), bytes, "{text}");
+        }
+    }
+}

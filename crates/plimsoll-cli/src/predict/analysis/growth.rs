@@ -1,0 +1,172 @@
+//! Memory that was still growing when the run was cut short: from step to step, or from batch to batch of a loop
+//! after the steps ([`Growth`]). The growth of the rest of the program is computed.
+
+use std::collections::BTreeMap;
+
+use plimsoll_trace::snapshot::{Action, EventIndex};
+
+use super::judged::Judged;
+use crate::predict::gpu::Target;
+use crate::protocol::{CutLoop, GrowingBatches, GrowingSteps};
+
+/// What grows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Each {
+    Step,
+    Batch,
+}
+
+/// Memory that grows, and its total at the end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Growth {
+    pub(crate) each: Each,
+    /// Bytes for each.
+    pub(crate) bytes: u64,
+    /// How many of them ran.
+    pub(crate) seen: u64,
+    /// How many the program has; `None` if unknown.
+    pub(crate) total: Option<u64>,
+    /// The line: for growth by step, the one that allocates what stays; for growth by batch, the loop's.
+    pub(crate) line: Option<String>,
+    /// The reserved bytes at the end; `None` if the end is unknown.
+    pub(crate) end_bytes: Option<u64>,
+    /// The step or batch in which memory runs out; `None` if it does not.
+    pub(crate) out_at: Option<u64>,
+    /// Memory of the GPU that is left at the end, if the end is known and some is left.
+    pub(crate) spare_bytes: u64,
+}
+
+impl Growth {
+    /// The growth with the highest end, which decides.
+    pub(crate) fn of(judged: &Judged, target: &Target) -> Option<Growth> {
+        let capacity_bytes = target.capacity_bytes();
+        let steps = judged.report.growth.iter().filter(|it| it.device == judged.peaks.device);
+        let steps = steps.filter_map(|it| of_steps(judged, it, capacity_bytes));
+        let all = steps.chain(of_batches(judged, capacity_bytes));
+        all.max_by_key(|it| (it.out_at.is_some(), it.end_bytes.unwrap_or(u64::MAX)))
+    }
+
+    /// Whether the program ends within the GPU's memory.
+    pub(crate) fn ends_well(&self) -> bool {
+        self.out_at.is_none() && self.end_bytes.is_some()
+    }
+}
+
+fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Option<Growth> {
+    let GrowingSteps { bytes, steps, total, .. } = *growing;
+    let peak_bytes = judged.peaks.reserved_bytes;
+    // The first step whose peak is above the capacity.
+    let out_at = steps + capacity_bytes.saturating_sub(peak_bytes) / bytes.max(1) + 1;
+    let end_bytes = total.map(|total| peak_bytes + bytes * total.saturating_sub(steps));
+    // Growth that comes to little by the end is no news.
+    if end_bytes.is_some_and(|end| end - peak_bytes < capacity_bytes / 50) {
+        return None;
+    }
+    let out_at = Some(out_at).filter(|&step| total.is_none_or(|total| step <= total));
+    Some(Growth {
+        each: Each::Step,
+        bytes,
+        seen: steps,
+        total,
+        line: kept_line(judged, steps),
+        end_bytes,
+        out_at,
+        spare_bytes: capacity_bytes.saturating_sub(end_bytes.unwrap_or(u64::MAX)),
+    })
+}
+
+/// The line whose blocks stay: the blocks that were allocated in the second half of the recording and are
+/// live at its end.
+fn kept_line(judged: &Judged, steps: u64) -> Option<String> {
+    let analysis = judged.analysis.as_ref()?;
+    let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);
+    let events = explained.snapshot.trace(timeline.device).len();
+    let middle = EventIndex::new(events / 2);
+    let mut lines = BTreeMap::new();
+    for life in timeline.lives.iter().filter(|life| life.freed.is_none() && life.born >= middle) {
+        if let Some(frame) = explained.origins.get(life.stack).line {
+            let (blocks, bytes) = lines.entry(frame).or_insert((0_u64, 0_u64));
+            (*blocks, *bytes) = (*blocks + 1, *bytes + life.bytes);
+        }
+    }
+    // One block of the latest step alone has not stayed.
+    let stays = lines.into_iter().filter(|(_, (blocks, _))| *blocks >= (steps / 4).max(2));
+    let (frame, _) = stays.max_by_key(|(_, (_, bytes))| *bytes)?;
+    let frame = explained.snapshot.stacks.get_frame(frame);
+    Some(place(explained.snapshot.texts.get(frame.filename), u64::try_from(frame.line).unwrap_or(0)))
+}
+
+fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
+    let device = judged.peaks.device;
+    let of = |cut: &CutLoop| cut.grows.iter().find(|it| it.device == device).cloned();
+    let cut: Vec<_> = judged.report.loops.iter().filter_map(|cut| Some((cut, of(cut)?))).collect();
+    let mut highest: Option<Growth> = None;
+    for (nth, (cut, growing)) in cut.iter().enumerate() {
+        let GrowingBatches { bytes, first_bytes, last_bytes, .. } = *growing;
+        let line = cut.file.as_ref().zip(cut.line).map(|(file, line)| place(file, line));
+        let (end_bytes, out_at) = match cut.total {
+            None => {
+                (None, cut.given + capacity_bytes.saturating_sub(judged.peaks.reserved_bytes) / bytes.max(1))
+            }
+            Some(total) => {
+                let (rest, times) = (bytes * cut.left, total as f64 / cut.given.max(1) as f64);
+                let scaled = |more: u64| (more as f64 * times) as u64;
+                // Results that an earlier round of the same loop left.
+                let before = cut_before(&judged.report.loops, cut, device).unwrap_or(first_bytes);
+                let kept = first_bytes.saturating_sub(before);
+                let kept = if kept * 2 > bytes * cut.given { scaled(kept) - kept } else { 0 };
+                // Behind the loop its results may be copied into one tensor: that is as much again.
+                let behind = peak_after(judged, cut.ended_us).unwrap_or(0).saturating_sub(last_bytes);
+                let behind = if behind * 2 > bytes * cut.given { scaled(behind) } else { behind };
+                let end = (last_bytes + rest + kept + behind).max(judged.peaks.reserved_bytes);
+                let room = capacity_bytes.saturating_sub(last_bytes + kept + behind);
+                (Some(end), cut.given + room / bytes.max(1) + 1)
+            }
+        };
+        let is_out = end_bytes.is_none_or(|end| end > capacity_bytes);
+        let growth = Growth {
+            each: Each::Batch,
+            bytes,
+            seen: cut.given,
+            total: cut.total,
+            line,
+            end_bytes,
+            out_at: is_out.then_some(out_at.min(cut.total.unwrap_or(u64::MAX))),
+            spare_bytes: capacity_bytes.saturating_sub(end_bytes.unwrap_or(u64::MAX)),
+        };
+        let is_higher = highest.as_ref().is_none_or(|it| it.end_bytes < growth.end_bytes);
+        if nth == 0 || is_higher || growth.end_bytes.is_none() {
+            highest = Some(growth);
+        }
+    }
+    highest
+}
+
+/// Allocated bytes where the first loop at this line began.
+fn cut_before(loops: &[CutLoop], cut: &CutLoop, device: i32) -> Option<u64> {
+    let same = loops.iter().find(|it| (&it.file, it.line) == (&cut.file, cut.line))?;
+    same.grows.iter().find(|it| it.device == device).map(|it| it.first_bytes)
+}
+
+/// The highest allocated bytes after this time.
+fn peak_after(judged: &Judged, time_us: u64) -> Option<u64> {
+    let analysis = judged.analysis.as_ref()?;
+    let trace = analysis.explained.snapshot.trace(analysis.device().timeline.device);
+    let (mut live, mut peak) = (i128::from(analysis.device().timeline.start.allocated_bytes), 0);
+    for event in trace {
+        live += match event.action {
+            Action::Alloc => i128::from(event.size),
+            Action::FreeCompleted => -i128::from(event.size),
+            _ => 0,
+        };
+        if event.time_us.get().is_some_and(|time| time >= time_us) {
+            peak = peak.max(live);
+        }
+    }
+    u64::try_from(peak).ok()
+}
+
+/// A file's name and a line: `train.py:7`.
+pub(crate) fn place(file: &str, line: u64) -> String {
+    format!("{}:{line}", file.rsplit(['/', '\\']).next().unwrap_or(file))
+}

@@ -1,0 +1,104 @@
+//! The verdict: from how the run ended, what its processes report, and how its memory grows.
+
+use super::failed::failed;
+use super::growth::Growth;
+use super::verdict::Verdict;
+use crate::predict::gpu::Target;
+use crate::predict::launch::ended::Ended;
+use crate::predict::recording::job::Job;
+use crate::protocol::{Peaks, ProcessState, Report};
+
+/// The verdict if no request failed.
+pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>) -> Verdict {
+    let Job { ended, reports } = job;
+    let unknown = |why: &str| Verdict::Unknown(why.to_owned());
+    if let Some(report) = reports.iter().find(|report| report.cuda.is_none()) {
+        return Verdict::Unknown(format!(
+            "PyTorch {} is a CPU-only build: install one for CUDA (it needs no GPU), with `pip install torch` on Linux or with \
+             the selector on pytorch.org",
+            report.torch
+        ));
+    }
+    if reports.iter().any(|report| !report.standin) {
+        return unknown(
+            "the stand-in is not loaded in the program: something between plimsoll and the program removes LD_PRELOAD",
+        );
+    }
+    match *ended {
+        _ if is_late_abort(job) => {}
+        Ended::Status(_) | Ended::Signal(_) if were_stopped(reports) => {}
+        Ended::Interrupted => return unknown("the run was interrupted"),
+        Ended::Expired => {
+            return unknown(
+                "the program did not end within --timeout; a loop that waits for a value of the device may never end \
+                 here",
+            );
+        }
+        Ended::Status(_) | Ended::Signal(_) => return failed(job),
+        Ended::Well => {}
+    }
+    if reports.is_empty() {
+        return unknown(
+            "no torch was imported: the command runs no Python that imports it, or one that ignores PYTHONPATH (-I, -E, -S)",
+        );
+    }
+    match peaks {
+        None if reports.iter().any(|report| report.started) => {
+            unknown("a process that used CUDA was killed before it reported its memory")
+        }
+        None => unknown("no GPU memory was requested: is the model moved to \"cuda\"?"),
+        Some(_) => {
+            let taken =
+                |peaks: &Peaks| peaks.together_bytes.unwrap_or(peaks.reserved_bytes + target.context_bytes);
+            let most = reports.iter().flat_map(|report| &report.devices).map(taken).max();
+            let spare_bytes = target.total_bytes.saturating_sub(most.unwrap_or(0));
+            Verdict::Fits { spare_bytes, caught: caught(job) }
+        }
+    }
+}
+
+/// Whether a finished program was aborted during interpreter shutdown: PyTorch aborts some short programs when a thread
+/// of the backward pass outlives the interpreter.
+fn is_late_abort(Job { ended, reports }: &Job) -> bool {
+    let is_abort = matches!(ended, Ended::Signal(6) | Ended::Status(134));
+    is_abort && !reports.is_empty() && reports.iter().all(|report| report.state == ProcessState::Ended)
+}
+
+/// Whether every process that used CUDA ended or was stopped after its steps, and at least one was stopped: its parent,
+/// such as Jupyter for a notebook's kernel, may report that as a failure.
+fn were_stopped(reports: &[Report]) -> bool {
+    let mut started = reports.iter().filter(|report| report.started);
+    let has_ended = |report: &Report| {
+        report.error.is_none() && matches!(report.state, ProcessState::Stopped | ProcessState::Ended)
+    };
+    started.clone().any(|report| report.state == ProcessState::Stopped) && started.all(has_ended)
+}
+
+/// The verdict of a run without a failed request, with the growth of its memory if it was cut short.
+pub(crate) fn with_growth(verdict: Verdict, growth: Option<&Growth>, reports: &[Report]) -> Verdict {
+    match (verdict, growth) {
+        (Verdict::Fits { caught, .. }, Some(growth)) if growth.ends_well() => {
+            Verdict::Fits { spare_bytes: growth.spare_bytes, caught }
+        }
+        (Verdict::Fits { .. }, Some(growth)) => Verdict::Grows(growth.clone()),
+        (Verdict::Fits { .. }, None) if reports.iter().any(|report| report.grew) => Verdict::Unknown(
+            "memory still grew when the time for the code after the training was up; --whole runs the program to its end".to_owned(),
+        ),
+        (verdict, _) => verdict,
+    }
+}
+
+/// Requests that ran out of memory in a run that still succeeded: the program caught them, and a step
+/// followed (if it has steps).
+pub(crate) fn caught(Job { ended, reports }: &Job) -> u64 {
+    let went_on = |report: &Report| {
+        let is_well = matches!(report.state, ProcessState::Stopped | ProcessState::Ended)
+            && report.error.is_none()
+            && (report.failures == 0 || report.status == 0);
+        is_well && (report.steps >= report.failed_step || report.steps == 0)
+    };
+    if *ended != Ended::Well || !reports.iter().all(went_on) {
+        return 0;
+    }
+    reports.iter().map(|report| report.failures).sum()
+}

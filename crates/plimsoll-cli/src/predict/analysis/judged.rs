@@ -1,0 +1,86 @@
+//! The process and device that decide the verdict: [`Judged`], with the [`Analysis`] of its snapshot.
+
+use std::path::PathBuf;
+
+use plimsoll_trace::explain::{DeviceExplanation, Options};
+use plimsoll_trace::whatif::SETTINGS;
+
+use crate::exit::Failure;
+use crate::explained::Explained;
+use crate::predict::gpu::Target;
+use crate::protocol::{Peaks, Report};
+use crate::recording::Recording;
+
+/// A process and one of its devices.
+pub(crate) struct Judged {
+    pub(crate) report: Report,
+    pub(crate) peaks: Peaks,
+    /// The analysis of the device's snapshot; `None` if the process was killed before it wrote one.
+    pub(crate) analysis: Option<Analysis>,
+}
+
+/// The analysis of one device in a snapshot.
+pub(crate) struct Analysis {
+    /// The file, which is deleted with the run's folder.
+    pub(crate) snapshot: PathBuf,
+    /// Of this device only.
+    pub(crate) explained: Explained,
+}
+
+impl Analysis {
+    /// Adds a replay of the requests under other allocator settings.
+    pub(crate) fn try_settings(&mut self) {
+        let Explained { snapshot, devices, .. } = &mut self.explained;
+        let device = &mut devices[0];
+        if device.what_if.is_none() {
+            device.what_if = Some(device.simulated(snapshot, &SETTINGS, device.ledger.device.total));
+        }
+    }
+
+    pub(crate) fn device(&self) -> &DeviceExplanation {
+        &self.explained.devices[0]
+    }
+}
+
+impl Judged {
+    /// The process and device that decide; `None` if no memory was requested.
+    ///
+    /// # Errors
+    /// A snapshot that cannot be read.
+    pub(crate) fn among(reports: &[Report], target: &Target) -> Result<Option<Judged>, Failure> {
+        worst(reports).map(|(report, peaks)| Judged::of(report, peaks, target)).transpose()
+    }
+
+    fn of(report: &Report, peaks: Peaks, target: &Target) -> Result<Judged, Failure> {
+        let mut judged = Judged { report: report.clone(), peaks, analysis: None };
+        let Some(snapshot) = report.snapshot.clone() else { return Ok(judged) };
+        let recording = Recording::named(&snapshot, &format!("the recording of {}", report.name()), None)?;
+        let options = Options { device_total_bytes: Some(target.total_bytes), ..Options::default() };
+        let mut explained = Explained::of(recording, options);
+        let devices = &explained.devices;
+        // The device that ran out need not be the one with the highest peak.
+        let failed = devices.iter().position(|device| device.failure.is_some());
+        let place = failed.or_else(|| devices.iter().position(|it| it.timeline.device == peaks.device));
+        let Some(place) = place else { return Ok(judged) };
+        let device = explained.devices.swap_remove(place);
+        let timeline = &device.timeline;
+        if let Some(counted) = report.devices.iter().find(|it| it.device == timeline.device) {
+            judged.peaks = *counted;
+        }
+        // A program may reset PyTorch's counters; the recording still has the peak.
+        let (allocated, reserved) = (timeline.peak_allocated.level, timeline.peak_reserved.level);
+        judged.peaks.allocated_bytes = judged.peaks.allocated_bytes.max(allocated.allocated_bytes);
+        judged.peaks.reserved_bytes = judged.peaks.reserved_bytes.max(reserved.reserved_bytes);
+        explained.devices = vec![device];
+        explained.file = "SNAPSHOT".to_owned();
+        judged.analysis = Some(Analysis { snapshot, explained });
+        Ok(judged)
+    }
+}
+
+/// The process and device that decide the verdict: where memory ran out, otherwise where the most is reserved.
+fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
+    let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
+    // On a tie the first, which has the lowest rank.
+    all.rev().max_by_key(|(report, peaks)| (report.failures > 0, peaks.reserved_bytes))
+}

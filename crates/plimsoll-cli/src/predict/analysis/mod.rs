@@ -1,0 +1,24 @@
+//! What a recording shows: the process that decides, why memory ran out, what grows, and the verdict.
+//!
+//! A file uses only files above it:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `judged.rs` | the process and device that decide, and the analysis of its snapshot |
+//! | `growth.rs` | memory that grows where the run was cut |
+//! | `without.rs` | the peaks without workspaces |
+//! | `warm.rs` | the peaks with warm compile caches |
+//! | `shortage.rs` | the request that failed |
+//! | `verdict.rs` | whether the program fits |
+//! | `failed.rs`, `judge.rs` | the verdict of a program that failed; that of any other |
+//! | `need.rs` | what a program needs that ran out |
+
+mod failed;
+pub(super) mod growth;
+pub(super) mod judge;
+pub(super) mod judged;
+pub(super) mod need;
+pub(super) mod shortage;
+pub(super) mod verdict;
+pub(super) mod warm;
+pub(super) mod without;

@@ -1,0 +1,160 @@
+//! The options of `predict`: [`PredictArgs`], from which `plan` makes those of its runs, too.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::assume::Assumption;
+use super::gpu::{self, Target, Workspaces};
+use super::placeholder::Placeholder;
+use super::view::Writes;
+use crate::bytes;
+use crate::exit::Failure;
+use crate::shown::Shown;
+use crate::techniques::Set;
+
+#[derive(Args)]
+#[command(after_help = AFTER_HELP, override_usage = "plimsoll predict [OPTIONS] -- COMMAND...")]
+pub(crate) struct PredictArgs {
+    /// The GPU, by name (--list prints them), or its memory, such as 24GiB [default: this machine's]
+    #[arg(long, value_name = "NAME|SIZE")]
+    pub(super) gpu: Option<String>,
+    /// Compute capability of a GPU given by size, such as 8.9 [default: that of the listed GPU closest in size]
+    #[arg(long, value_name = "X.Y")]
+    pub(super) cc: Option<String>,
+    /// Number of GPUs that the program sees
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) devices: u32,
+    /// With --rank: number of machines of the job, each with --devices GPUs
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "rank", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) nodes: u32,
+    /// Run only this rank of a job with --nodes times --devices ranks: needs neither torchrun nor the other ranks
+    #[arg(long, value_name = "N")]
+    pub(super) rank: Option<u32>,
+    /// Memory of each GPU that a process uses outside the allocator: the CUDA context and libraries
+    #[arg(long, value_name = "SIZE", default_value = gpu::CONTEXT, value_parser = bytes::parse)]
+    pub(super) context: u64,
+    /// Workspaces of cuDNN (convolutions, recurrent networks, batch normalization, CTC loss) and cuFFT
+    #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
+    pub(super) cudnn_workspace: Workspaces,
+    /// Stop training after this many steps of every optimizer. If the training loops over a DataLoader, the code
+    /// after the loop still runs; otherwise the program ends there
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) steps: u64,
+    /// Run the program to its end
+    #[arg(long, conflicts_with = "steps")]
+    pub(super) whole: bool,
+    /// Use this value for what a line reads from the GPU, instead of zero; max is the largest possible value, half is
+    /// half of it
+    #[arg(long, value_name = "FILE:LINE=VALUE|max|half", value_parser = Assumption::parse)]
+    pub(super) assume: Vec<Assumption>,
+    /// Allocator settings, as in PYTORCH_ALLOC_CONF
+    #[arg(long, value_name = "SETTINGS")]
+    pub(super) alloc_conf: Option<String>,
+    /// Apply techniques that use less memory, such as checkpoint,chunked-loss (`plimsoll run --help` lists them)
+    #[arg(long, value_name = "SET", value_parser = Set::parse)]
+    pub(super) with: Option<Set>,
+    /// Stop the program after this time, such as 90s or 5m, and report what happened up to then
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    pub(super) timeout: Option<Duration>,
+    /// Search this range for the largest value that fits; the value replaces {NAME} in the command
+    #[arg(long, value_name = "NAME=FROM..TO", value_parser = Placeholder::parse)]
+    pub(super) find: Option<Placeholder>,
+    /// Save a snapshot for `explain`, `leaks`, `diff` and the other verbs: of the process that decides the verdict,
+    /// or of all processes to a folder (DIR/)
+    #[arg(long, value_name = "OUT.pickle|DIR/", conflicts_with = "find")]
+    pub(super) snapshot: Option<PathBuf>,
+    /// Also write a page for a browser: one file that needs no network
+    #[arg(long, value_name = "OUT.html", conflicts_with = "find")]
+    pub(super) html: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) writes: Writes,
+    /// Overwrite existing files; in a folder of snapshots, all those of an earlier run
+    #[arg(short, long)]
+    pub(super) force: bool,
+    #[command(flatten)]
+    pub(super) shown: Shown,
+    /// Print all tables and limits, not just one screen
+    #[arg(long, conflicts_with = "verdict_only")]
+    pub(super) full: bool,
+    /// Print the verdict alone
+    #[arg(short = 'q', long = "quiet")]
+    pub(super) verdict_only: bool,
+    /// The result as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// The program and its arguments, after `--`
+    #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present = "list")]
+    pub(super) command: Vec<OsString>,
+    /// Print the known GPUs
+    #[arg(long)]
+    pub(super) list: bool,
+    /// Further variables for the program, from `plan`
+    #[arg(skip)]
+    pub(super) variables: Vec<(&'static str, OsString)>,
+    /// Whether the program's own output is discarded, for `plan`'s later runs
+    #[arg(skip)]
+    pub(super) quiet: bool,
+}
+
+const AFTER_HELP: &str = "\
+The program's own output goes to stderr. Values read from the GPU are 0 (1 if divided by or logged), unless they are known
+(such as a mask copied from the CPU) or set by --assume; the report lists the lines where such a value decides a size or a
+branch. The program sees its own changes to files, but the disk stays as it is; only new files in caches of downloads and
+compilers (HF_HOME, TORCH_HOME, XDG_CACHE_HOME) are kept. A loop that waits for a value may never end: use --timeout.
+
+Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All of its processes end
+with the run. The program runs in its own process group: it does not receive Ctrl-C, whose handler might save a model of
+zeros, and Ctrl-Z does not stop it. A file or pipe on stdin is passed on; a terminal is not.
+
+Exit codes: 0 it fits; 4 it does not fit, or there is no answer, for example because the run was stopped early; 5 the
+program failed for another reason.
+
+Examples:
+  plimsoll predict --gpu H100 -- python train.py --batch-size 32
+  plimsoll predict --devices 2 -- torchrun --nproc-per-node 2 train.py
+  plimsoll predict --nodes 8 --devices 8 --rank 0 -- python train.py
+  plimsoll predict --gpu 24GiB --cc 8.9 --find 'BATCH=1..512' -- python train.py --batch-size {BATCH}";
+
+impl PredictArgs {
+    /// The GPU that they describe.
+    ///
+    /// # Errors
+    /// An unknown name, an invalid compute capability, a device smaller than the context.
+    pub(super) fn target(&self) -> Result<Target, Failure> {
+        let target = Target::of(self.gpu.as_deref(), self.cc.as_deref(), self.context)?;
+        Ok(target.with_devices(self.devices, self.cudnn_workspace))
+    }
+}
+
+/// Parses a time: `90`, `90s`, `5m`, `2h`.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let scale = match unit.trim() {
+        "" | "s" => 1,
+        "m" | "min" => 60,
+        "h" => 3600,
+        _ => return Err(format!("`{unit}` is not a unit; use s, m or h")),
+    };
+    let number: u64 = number.parse().map_err(|_| "not a time; use for example 90s".to_owned())?;
+    let seconds = number.checked_mul(scale).filter(|&seconds| (1..1 << 31).contains(&seconds));
+    seconds.map(Duration::from_secs).ok_or_else(|| "must be more than 0, and less than 60 years".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_parsed_with_their_units() {
+        for (text, seconds) in [("90", 90), ("90s", 90), ("5m", 300), ("2h", 7200)] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "0", "5 parsecs", "-1", "1e9", "99999999999999999999", "9999999999999h"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

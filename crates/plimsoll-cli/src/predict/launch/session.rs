@@ -1,0 +1,49 @@
+//! What all runs of one command share: [`Session`].
+
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::signals::Signals;
+use super::standin;
+use crate::exit::Failure;
+use crate::predict::view::Isolation;
+use crate::scratch::{Scratch, unreadable};
+
+/// The resources that all runs share.
+pub(crate) struct Session {
+    /// The shared library.
+    standin: PathBuf,
+    /// The parent of the runs' folders.
+    folder: Scratch,
+    pub(super) signals: Signals,
+    /// The first isolation that worked here.
+    pub(super) isolation: OnceLock<Option<Isolation>>,
+}
+
+impl Session {
+    /// Finds the shared library, creates the folder, and starts to catch signals.
+    ///
+    /// # Errors
+    /// No library, or another version of it; a folder that cannot be created.
+    pub(crate) fn begin() -> Result<Session, Failure> {
+        let folder = Scratch::begin()?;
+        let standin = standin::find(folder.path())?;
+        let signals = Signals::hear(folder.path().to_path_buf()).map_err(|why| unreadable(&why))?;
+        Ok(Session { standin, folder, signals, isolation: OnceLock::new() })
+    }
+
+    /// The shared library.
+    pub(crate) fn standin(&self) -> &Path {
+        &self.standin
+    }
+
+    /// Ends the run of another thread, as Ctrl-C does.
+    pub(crate) fn interrupt(&self) {
+        self.signals.raise();
+    }
+
+    /// The folder, deleted on drop.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}

@@ -1,0 +1,190 @@
+//! Runs a command under the supervisor (`view/supervise.rs`), and waits for its end: [`Session::supervised`].
+//!
+//! The program's stdout is our stderr, so that our stdout contains only the answer. It runs in a process group of its own, so that it
+//! does not receive Ctrl-C: many trainers save their model then, which here is zeros. Reading the terminal would stop such a group, so
+//! the terminal is not its stdin.
+
+use std::fs::File;
+use std::io::{self, IsTerminal};
+use std::os::fd::AsFd;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use rustix::process::Pid;
+
+use super::ended::Ended;
+use super::session::Session;
+use super::signals::Signals;
+use crate::exit::{Exit, Failure};
+use crate::guard::SUPERVISOR;
+use crate::output;
+use crate::predict::args::PredictArgs;
+use crate::predict::view::{ENDING, Ending, Isolation, Spec};
+use crate::processes;
+use crate::scratch::unreadable;
+
+/// How long a program may take to exit after it was asked to.
+const GRACE: Duration = Duration::from_secs(20);
+
+/// Why a program did not run.
+pub(crate) enum Unrun {
+    /// There is no view for it.
+    Refused(Failure),
+    /// It cannot be started: what failed.
+    Unstarted(String),
+}
+
+impl Session {
+    /// Runs a command in a view: the first that works here.
+    pub(crate) fn supervised(
+        &self,
+        args: &PredictArgs,
+        command: &Command,
+        run_folder: &Path,
+        stop: &Path,
+    ) -> Result<(Ended, Ending), Unrun> {
+        let mut wanted: Vec<Option<Isolation>> = args.writes.isolations().into_iter().map(Some).collect();
+        if wanted.is_empty() {
+            wanted.push(None);
+        }
+        if let Some(known) = self.isolation.get() {
+            wanted = vec![*known];
+        }
+        let mut refused = Vec::new();
+        for isolation in wanted {
+            let spec = Spec::of(&args.writes, isolation, self.folder(), run_folder);
+            let mut supervisor =
+                supervisor(command, &spec, args.quiet).map_err(|why| Unrun::Refused(unreadable(&why)))?;
+            let (ended, ending) = run(&mut supervisor, args.timeout, stop, run_folder, &self.signals)
+                .map_err(Unrun::Unstarted)?;
+            match (&ending.refused, &ending.unstarted) {
+                (Some(why), _) => {
+                    refused.push(format!("{}: {why}", isolation.map_or("none", Isolation::name)));
+                }
+                (None, Some(why)) => return Err(Unrun::Unstarted(format!("cannot be started: {why}"))),
+                (None, None) => {
+                    let _known = self.isolation.set(isolation);
+                    return Ok((ended, ending));
+                }
+            }
+        }
+        let message = format!(
+            "the program's files cannot be kept from its writes here, so it was not run:\n  {}\n\
+             --allow-writes runs it, and lets it change and remove files",
+            refused.join("\n  ")
+        );
+        Err(Unrun::Refused(Failure::new(Exit::Usage, message)))
+    }
+}
+
+/// The command that runs another one in a view.
+fn supervisor(command: &Command, spec: &Spec, is_quiet: bool) -> io::Result<Command> {
+    let place = spec.run.join("spec.json");
+    std::fs::write(&place, serde_json::to_string(spec)?)?;
+    let mut supervisor = Command::new(std::env::current_exe()?);
+    supervisor.arg(SUPERVISOR).arg(place).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => supervisor.env(name, value),
+            None => supervisor.env_remove(name),
+        };
+    }
+    supervisor.process_group(0);
+    if io::stdin().is_terminal() {
+        supervisor.stdin(Stdio::null());
+    }
+    if is_quiet {
+        supervisor.stdout(Stdio::null()).stderr(Stdio::null());
+    } else if let Ok(stderr) = io::stderr().as_fd().try_clone_to_owned() {
+        supervisor.stdout(Stdio::from(stderr));
+    }
+    Ok(supervisor)
+}
+
+/// Starts the supervisor and waits. No process that it started outlives it. Errors say what failed.
+fn run(
+    command: &mut Command,
+    timeout: Option<Duration>,
+    stop: &Path,
+    run_folder: &Path,
+    signals: &Signals,
+) -> Result<(Ended, Ending), String> {
+    let cannot = |what| move |why: io::Error| format!("cannot be {what}: {why}");
+    let (waited, is_wished) = signals.during(|| {
+        processes::adopt().map_err(cannot("started"))?;
+        let mut child = command.spawn().map_err(cannot("started"))?;
+        let waited = wait(&mut child, timeout, stop, signals);
+        processes::end_all();
+        waited.map_err(cannot("waited for"))
+    });
+    let (status, stopped) = waited?;
+    // A supervisor that was killed has written nothing.
+    let own = || Ending { code: status.code(), signal: status.signal(), ..Ending::default() };
+    let text = std::fs::read(run_folder.join(ENDING));
+    let ending: Ending = text.ok().and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_else(own);
+    let ended = match (stopped.or(is_wished.then_some(Ended::Interrupted)), ending.code, ending.signal) {
+        (Some(why), ..) => why,
+        (None, Some(0), _) => Ended::Well,
+        (None, Some(code), _) => Ended::Status(code),
+        (None, None, signal) => Ended::Signal(signal.unwrap_or(0)),
+    };
+    Ok((ended, ending))
+}
+
+/// Waits for the program's end, and returns why it was stopped, if it was. On --timeout or an interrupt its processes are
+/// asked to exit, and do so once they have written their reports; those that do not are killed after a while, or at the
+/// second interrupt. A program that only waits once its GPU processes have ended is over.
+fn wait(
+    child: &mut Child,
+    timeout: Option<Duration>,
+    stop: &Path,
+    signals: &Signals,
+) -> io::Result<(ExitStatus, Option<Ended>)> {
+    let began = Instant::now();
+    let mut waiting = processes::Waiting::default();
+    let mut stopped: Option<(Ended, Instant)> = None;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok((status, stopped.map(|(why, _)| why)));
+        }
+        // Checked afterwards, so that a signal that also ended the program still counts.
+        let is_wished = signals.heard();
+        let is_up = timeout.is_some_and(|timeout| began.elapsed() >= timeout);
+        match stopped {
+            None if is_wished || is_up => {
+                let why = if is_wished { Ended::Interrupted } else { Ended::Expired };
+                stopped = Some((why, Instant::now()));
+                File::create(stop)?;
+                output::progress("stopping the program; press Ctrl-C again to kill it");
+            }
+            Some((why, at)) if is_wished || at.elapsed() > GRACE => {
+                return Ok((end(child)?, Some(why)));
+            }
+            // The parent of a training process waits for an answer that does not come.
+            None if stop.parent().is_some_and(|reports| waiting.is_over(reports)) => {
+                return Ok((end(child)?, Some(Ended::Well)));
+            }
+            _ => sleep(Duration::from_millis(10)),
+        }
+    }
+}
+
+/// Kills what the supervisor started; it then ends itself.
+fn end(child: &mut Child) -> io::Result<ExitStatus> {
+    if let Some(supervisor) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+        processes::end_below(supervisor);
+    }
+    let until = Instant::now() + GRACE;
+    while Instant::now() < until {
+        if let Some(status) = child.try_wait()? {
+            return Ok(status);
+        }
+        sleep(Duration::from_millis(10));
+    }
+    // It may have exited meanwhile.
+    let _ = child.kill();
+    child.wait()
+}

@@ -1,0 +1,25 @@
+//! What one run of the program left: [`Job`], which the analysis reads, for `predict` and for `plan`.
+
+use std::io;
+use std::path::Path;
+
+use crate::predict::launch::ended::Ended;
+use crate::protocol::Report;
+
+/// How the program ended, and what each of its processes reported: all that an analysis knows of a run.
+#[derive(Debug, Clone)]
+pub(crate) struct Job {
+    pub(crate) ended: Ended,
+    /// By rank, then by process ID.
+    pub(crate) reports: Vec<Report>,
+}
+
+impl Job {
+    /// Reads the processes' reports from their folder. Totals of shared GPUs come from the stand-in's shared folder.
+    ///
+    /// # Errors
+    /// I/O errors; a malformed report.
+    pub(crate) fn read(ended: Ended, reports: &Path, shared: &Path) -> io::Result<Job> {
+        Ok(Job { ended, reports: Report::all(reports, shared)? })
+    }
+}

@@ -1,0 +1,121 @@
+//! The limits of a run's figures: what they assume and what they leave out, for the text and JSON reports.
+
+use std::collections::BTreeMap;
+
+use plimsoll_standin::notice::{self, Notice};
+
+use super::cut_loops::cut_loops;
+use super::reads;
+use crate::predict::analysis::judged::Analysis;
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::answer::Outcome;
+use crate::protocol::NATIVE;
+
+/// Sentences without a final period. Empty for a program that failed or used no CUDA.
+pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
+    let reports = &outcome.reports;
+    if reports.is_empty() || matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_)) {
+        return Vec::new();
+    }
+    let mut limits = assumed(outcome);
+    if outcome.uses_cudnn() && reports.iter().any(|report| report.cudnn_search) {
+        limits.push(
+            "the search of `torch.backends.cudnn.benchmark`: on a GPU the first steps also try kernels with workspaces up to \
+             the free memory, which raises the peaks but does not run out"
+                .to_owned(),
+        );
+    }
+    if reports.iter().any(|report| report.captures > 0) {
+        limits.push(
+            "CUDA graphs (`reduce-overhead` captures them): their pools were up to 10 % larger on an H200 than here".to_owned(),
+        );
+    }
+    limits.extend(cut_loops(reports));
+    limits.extend(outcome.judged.as_ref().and_then(|judged| waits(judged.analysis.as_ref()?, &size)));
+    // A library that was only imported holds no memory.
+    let may_take = reports.iter().filter(|report| report.outside_bytes != Some(0));
+    let mut libraries: Vec<&str> =
+        may_take.flat_map(|report| report.libraries.iter().map(String::as_str)).collect();
+    libraries.sort_unstable();
+    libraries.dedup();
+    if !libraries.is_empty() {
+        let libraries = libraries.join(", ");
+        limits.push(format!("memory that these libraries allocate outside PyTorch's allocator: {libraries}"));
+    }
+    limits.extend(shared(outcome, &size));
+    if let Some(report) = reports.iter().find(|report| report.allocator != NATIVE) {
+        limits.push(match report.allocator.as_str() {
+            "none" => "the owners of the memory: with PYTORCH_NO_CUDA_MEMORY_CACHING=1 every tensor is a device allocation of whole \
+                       2 MiB pages, and nothing is recorded"
+                .to_owned(),
+            other => format!("the owners of the memory: the allocator {other} does not record its blocks"),
+        });
+    }
+    if reports.iter().any(|report| report.alone) {
+        limits.push("the other ranks of the job, which did not run".to_owned());
+    }
+    if reports.iter().any(|report| report.rank.is_some()) {
+        limits.push("NCCL's channel buffers, which are outside PyTorch's allocator".to_owned());
+    }
+    limits.extend(reads::problems(reports));
+    limits
+}
+
+/// The stand-in's assumptions and unsupported calls.
+fn assumed(outcome: &Outcome) -> Vec<String> {
+    let notices = outcome.notices();
+    let answered = notices.iter().any(|notice| notice.text == notice::ASKED);
+    let sentence = |Notice { about, text, .. }: &Notice| match (about.as_str(), text.as_str()) {
+        (notice::CUDNN, notice::ASKED) => format!(
+            "{about} {text}; in 98 trainings and inferences on an H200 the peak of reserved bytes was equal to the byte in \
+             88; GPUs of one model differ by up to 2 %, because different multiprocessors are disabled"
+        ),
+        // The model covers the rest, some of it to the byte: recurrent networks, normalization, the CTC loss.
+        (notice::CUDNN, notice::MODELLED) if answered => {
+            format!(
+                "{about}, where it does not answer without a GPU (recurrent networks, normalization, CTC loss), {text}"
+            )
+        }
+        (notice::CUDNN, notice::MODELLED) => format!(
+            "{about} {text}; in thirty trainings of ten networks there, the peak of reserved bytes was between 10 % too low \
+             and 0.3 % too high"
+        ),
+        _ => format!("{about} {text}"),
+    };
+    notices.into_iter().map(sentence).collect()
+}
+
+/// Blocks that were freed while another stream used them: here a stream has always finished.
+fn waits(analysis: &Analysis, size: impl Fn(u64) -> String) -> Option<String> {
+    let waiting = analysis.device().timeline.lives.iter().filter(|life| {
+        let at_once = |freed| life.completed.is_some_and(|completed| completed.index() == freed + 1);
+        life.freed.is_some_and(|freed| !at_once(freed.index()))
+    });
+    let (blocks, most) = waiting.fold((0, 0), |(blocks, most), life| (blocks + 1, life.bytes.max(most)));
+    (blocks > 0).then(|| {
+        format!(
+            "delayed frees (`record_stream`): a freed block waits for the streams that use it, here not at all, on a GPU \
+             longer. This affects {blocks} blocks of at most {}",
+            size(most)
+        )
+    })
+}
+
+/// GPUs that several processes share.
+fn shared(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
+    let mut shared: BTreeMap<u32, (u64, u64, u64)> = BTreeMap::new();
+    for (_, peaks) in outcome.rows() {
+        let Some(together_bytes) = peaks.together_bytes else { continue };
+        let (processes, bytes, together) = shared.entry(peaks.gpu).or_default();
+        (*processes, *bytes, *together) = (*processes + 1, *bytes + peaks.reserved_bytes, together_bytes);
+    }
+    let sentence = |(gpu, (processes, bytes, together_bytes))| {
+        format!(
+            "the timing of {processes} processes that share GPU {gpu}: here their total peaked at {}, contexts included; \
+             the sum of their peaks is {} reserved, without contexts",
+            size(together_bytes),
+            size(bytes)
+        )
+    };
+    shared.into_iter().map(sentence).collect()
+}

@@ -1,0 +1,178 @@
+//! Sentences about values that the program read from the device, about the parts of the program that did not run, and about
+//! files that were not written.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use crate::protocol::Report;
+use crate::protocol::{Fate, Place, Read};
+
+/// What it decides, where, and the assumed value.
+fn sentence(read: &Read) -> String {
+    let decides = match read.fate {
+        Fate::Shown => "decides nothing",
+        Fate::Size => "decides a size",
+        Fate::Branch => "decides a branch",
+        Fate::Unknown => "may decide a size or a branch (no source code)",
+    };
+    let operator = read.operator.as_deref().filter(|it| !is_plain(it));
+    let operator = operator.map_or_else(String::new, |it| format!(" in `{it}`"));
+    let sinks =
+        read.sinks.iter().filter(|it| Some(&it.file) != read.file.as_ref() || Some(it.line) != read.line);
+    let sinks =
+        sinks.filter(|it| read.via.as_ref().is_none_or(|via| (&via.file, via.line) != (&it.file, it.line)));
+    let at: Vec<String> = sinks.take(3).map(|it| format!("{}:{}", short(&it.file), it.line)).collect();
+    let at = if at.is_empty() { String::new() } else { format!(" at {}", at.join(", ")) };
+    let via = read
+        .via
+        .as_ref()
+        .map_or_else(String::new, |via| format!(", read at {}:{}", short(&via.file), via.line));
+    let taken = match &read.assumed {
+        _ if read.generates => "; assumed: generation runs to its maximum length".to_owned(),
+        Some(value) => {
+            format!("; assumed {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
+        }
+        None if read.even => "; assumed: experts get equal shares".to_owned(),
+        None => String::new(),
+    };
+    format!("{decides}{operator}{at}{via}{taken}")
+}
+
+fn read_json(read: &Read) -> Value {
+    json!({
+        "file": read.file,
+        "line": read.line,
+        "source": read.text,
+        "read_at": read.via.as_ref().map(place_json),
+        "operator": read.operator,
+        "decides": read.decides(),
+        "fate": read.fate.name(),
+        "where": read.sinks.iter().map(place_json).collect::<Vec<_>>(),
+        "count": read.count,
+        "assumed": read.assumed,
+        "even_share": read.even,
+    })
+}
+
+fn place_json(place: &Place) -> Value {
+    json!({ "file": place.file, "line": place.line, "source": place.text })
+}
+
+/// Operators that only copy a value.
+fn is_plain(operator: &str) -> bool {
+    operator.starts_with("to_")
+        || ["item", "_local_scalar_dense", "copy_", "_to_copy", "is_nonzero", "cpu", "clone"]
+            .contains(&operator)
+}
+
+/// A short path: from the package's name on, otherwise the file name.
+fn short(file: &str) -> &str {
+    let package = file.split_once("-packages/").map(|(_, rest)| rest);
+    package.or_else(|| file.rsplit('/').next()).unwrap_or(file)
+}
+
+/// The heading of the reads that decide something.
+pub(crate) const HEADING: &str =
+    "Depends on device values, which are zero here (set them with --assume FILE:LINE=VALUE)";
+
+/// A line where a value of the device decides something: the line, its source, what it decides.
+pub(crate) type Row = [String; 3];
+
+/// A row below the heading.
+pub(crate) fn line([place, text, said]: &Row) -> String {
+    format!("{place}  {text}\n      {said}")
+}
+
+/// The reads that decide something, one row per line.
+pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
+    let mut rows: BTreeMap<(String, u64, String), Vec<String>> = BTreeMap::new();
+    for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.decides()) {
+        let (file, line) = match (&read.file, read.line, &read.via) {
+            (Some(file), Some(line), _) => (short(file).to_owned(), line),
+            (_, _, Some(via)) => (short(&via.file).to_owned(), via.line),
+            _ => ("the backward pass".to_owned(), 0),
+        };
+        let said = rows.entry((file, line, read.text.clone())).or_default();
+        let sentence = sentence(read);
+        if !said.contains(&sentence) {
+            said.push(sentence);
+        }
+    }
+    let place = |file: String, line| if line == 0 { file } else { format!("{file}:{line}") };
+    rows.into_iter().map(|((file, line, text), said)| [place(file, line), text, said.join("; ")]).collect()
+}
+
+/// The lines whose reads decide a size, each with the assumed value.
+pub(crate) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
+    let mut lines: Vec<(String, String)> = Vec::new();
+    for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.fate == Fate::Size) {
+        let Some((file, line)) = read.file.as_ref().zip(read.line) else { continue };
+        let assumed = match &read.assumed {
+            _ if read.generates => "generation, assumed to run to its maximum length".to_owned(),
+            Some(value) => {
+                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+                format!("a value of the device decides a size, assumed {value}")
+            }
+            None if read.even => "the experts' shares decide sizes, assumed equal".to_owned(),
+            None => "a value of the device decides a size, assumed 0".to_owned(),
+        };
+        let line = (format!("{}:{line}", short(file)), assumed);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+/// All reads, for the JSON report.
+pub(crate) fn json(reports: &[Report]) -> Value {
+    reports.iter().flat_map(|report| &report.reads).map(read_json).collect::<Vec<_>>().into()
+}
+
+/// The parts of the program that did not run; sentences without a final period.
+pub(crate) fn unseen(reports: &[Report]) -> Vec<String> {
+    let mut said = Vec::new();
+    let mut say = |sentence: String| {
+        if !said.contains(&sentence) {
+            said.push(sentence);
+        }
+    };
+    for report in reports.iter().filter(|report| report.cut) {
+        let steps = counted(report.steps);
+        if report.went_on {
+            let end = if report.ended { "" } else { "; the program was stopped before its end" };
+            say(format!(
+                "the rest of the training: its DataLoader was ended after {steps}, and the code after the loop ran{end}"
+            ));
+        } else {
+            say(format!(
+                "everything after {steps}: the program was stopped there (`--whole` runs it to its end)"
+            ));
+        }
+        for place in &report.unseen {
+            say(format!("{}:{}  {}", short(&place.file), place.line, place.text));
+        }
+        if let Some(error) = &report.after_error {
+            let place = error.file.as_ref().zip(error.line);
+            let place = place.map_or_else(String::new, |(file, line)| format!(" at {}:{line}", short(file)));
+            let text = error.text.lines().next().unwrap_or_default();
+            say(format!(
+                "everything after a failure behind the shortened loop: {}{place}: {text}",
+                error.kind
+            ));
+        }
+    }
+    said
+}
+
+/// `3 steps`, `1 step`.
+pub(crate) fn counted(steps: u64) -> String {
+    if steps == 1 { "the first step".to_owned() } else { format!("the first {steps} steps") }
+}
+
+/// `--assume` values that could not be applied.
+pub(crate) fn problems(reports: &[Report]) -> Vec<String> {
+    let all = reports.iter().flat_map(|report| report.problems.iter().cloned());
+    all.collect::<std::collections::BTreeSet<_>>().into_iter().collect()
+}

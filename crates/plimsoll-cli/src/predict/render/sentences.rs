@@ -1,0 +1,230 @@
+//! The sentences of the answer: the verdict, and growth.
+
+use plimsoll_trace::explain::Cause;
+
+use super::reads;
+use crate::bytes;
+use crate::predict::analysis::growth::{Each, Growth};
+use crate::predict::analysis::judged::Judged;
+use crate::predict::analysis::shortage::Shortage;
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::answer::Outcome;
+use crate::predict::gpu::Target;
+use crate::protocol::{Refusal, Report};
+
+/// The part of the program that the answer covers, unless it is the whole: ` in the first 3 steps`.
+fn scope(outcome: &Outcome) -> String {
+    let Some(judged) = &outcome.judged else { return String::new() };
+    let report = &judged.report;
+    match (report.cut, report.went_on) {
+        (false, _) => String::new(),
+        (true, false) => format!(" in {}", reads::counted(report.steps)),
+        (true, true) => format!(" in {} and after the training", reads::counted(report.steps)),
+    }
+}
+
+/// The verdict in one sentence.
+pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> String {
+    let name = &target.name;
+    let who = match &outcome.judged {
+        Some(judged) if outcome.rows().len() > 1 => {
+            format!(", in {} on its device {}", judged.report.name(), judged.peaks.device)
+        }
+        _ => String::new(),
+    };
+    let at_most = || outcome.judged.as_ref().map_or_else(String::new, |judged| at_most(judged, &size) + &who);
+    match &outcome.verdict {
+        Verdict::Fits { spare_bytes, caught } => {
+            let caught = match caught {
+                0 => String::new(),
+                1 => "; the program caught 1 error of running out of memory".to_owned(),
+                count => format!("; the program caught {count} errors of running out of memory"),
+            };
+            match &outcome.growth {
+                Some(growth) => format!("{}{who}{caught}", ends_well(growth, target, &size)),
+                None => {
+                    let scope = scope(outcome);
+                    format!("fits {name} with {} to spare{scope}: {}{caught}", size(*spare_bytes), at_most())
+                }
+            }
+        }
+        Verdict::RunsOut(shortage) => runs_out(outcome, shortage, target, &who, &size),
+        Verdict::Grows(growth) => grows(growth, target, &size) + &who,
+        Verdict::Refused(Refusal { technique, reason }) => {
+            format!("{technique} cannot be applied to this program: {reason}; leave it out of --with")
+        }
+        Verdict::Failed { how, .. } => format!("the program FAILED, but not because of memory: {how}"),
+        Verdict::Unknown(why) => {
+            let seen = at_most();
+            let seen = if seen.is_empty() { seen } else { format!("; up to then {seen}") };
+            format!("no answer: {why}{seen}")
+        }
+    }
+}
+
+/// The sentence for a program that ran out.
+fn runs_out(
+    outcome: &Outcome,
+    shortage: &Shortage,
+    target: &Target,
+    who: &str,
+    size: &impl Fn(u64) -> String,
+) -> String {
+    let Shortage { step, line, asked_bytes, cause, caught, is_saved_by_caches } = shortage;
+    let name = &target.name;
+    let when = match &outcome.judged {
+        Some(judged) if judged.report.went_on && *step > judged.report.steps => {
+            format!("after step {}", judged.report.steps)
+        }
+        _ => format!("in step {step}"),
+    };
+    let caught = if *caught { "; the program caught the error and gave up" } else { "" };
+    let saved = if *is_saved_by_caches {
+        "; torch.compile made the request, to compile or to time kernels, and makes none with a warm compile cache"
+    } else {
+        ""
+    };
+    if let Some(need) = &outcome.need {
+        let place = line.as_ref().map_or_else(String::new, |line| format!(" at {}", without_function(line)));
+        let least = if need.is_least { "at least " } else { "" };
+        let computed = match &need.growth {
+            Some(growth) => computed(growth),
+            None => need.cut.first().map_or_else(String::new, |cut| format!(" ({cut})")),
+        };
+        let about = if computed.is_empty() { "" } else { "about " };
+        let (all, more) = (size(need.bytes), size(need.more_bytes));
+        let gaps = if need.judged.peaks.allocated_bytes <= target.capacity_bytes() && need.growth.is_none() {
+            format!(
+                "; {} are allocated, so gaps between blocks decide",
+                size(need.judged.peaks.allocated_bytes)
+            )
+        } else {
+            String::new()
+        };
+        let who = who.replacen(", in ", " of ", 1);
+        return format!(
+            "runs OUT of memory: needs {least}{about}{all}{computed}, {more} more than {name} offers; first fails{place} \
+             {when}{who}{gaps}{caught}{saved}"
+        );
+    }
+    let place = line.as_ref().map_or_else(String::new, |line| format!(" at {line}"));
+    let short = match *cause {
+        Cause::Capacity { short_bytes } => format!(", short by {}", size(short_bytes)),
+        Cause::Fragmentation { .. } => ", which would fit if the free memory were contiguous".to_owned(),
+        Cause::Limit { short_bytes } => {
+            format!(", short by at most {} under a limit that the program set itself", size(short_bytes))
+        }
+        Cause::Unknown => String::new(),
+    };
+    let (asked, who) = (size(*asked_bytes), who.replacen(',', "", 1));
+    format!(
+        "runs OUT of memory on {name} in step {step}{place}: requested {asked}{who}{short}{caught}{saved}"
+    )
+}
+
+/// The file's name and the line of `folder/train.py:7 <module>`.
+fn without_function(line: &str) -> &str {
+    let line = line.split_once(' ').map_or(line, |(place, _)| place);
+    line.rsplit(['/', '\\']).next().unwrap_or(line)
+}
+
+/// The sentence for memory that grows until it runs out.
+fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
+    let Growth { each, bytes, seen, total, line, end_bytes, out_at, .. } = growth;
+    let bytes = size(*bytes);
+    let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
+    match (each, end_bytes, out_at) {
+        (Each::Step, _, Some(out_at)) => {
+            let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
+            format!("grows by {bytes} a step: out of memory in about step {}{of}{place}", thousands(*out_at))
+        }
+        (Each::Batch, Some(end), _) => format!(
+            "runs OUT of memory: needs about {}{}, {} more than {} offers; grows by {bytes} a batch{place}",
+            size(*end),
+            computed(growth),
+            size(end.saturating_sub(target.capacity_bytes())),
+            target.name
+        ),
+        (Each::Batch, None, Some(out_at)) => format!(
+            "grows by {bytes} a batch: out of memory in about batch {} of a loader without a length, seen over {seen}{place}",
+            thousands(*out_at)
+        ),
+        _ => format!("grows by {bytes} a step{place}"),
+    }
+}
+
+/// The sentence for memory that grows but suffices.
+fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
+    let Growth { each, bytes, total, line, end_bytes, spare_bytes, .. } = growth;
+    let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
+    let (bytes, end, spare) = (size(*bytes), size(end_bytes.unwrap_or(0)), size(*spare_bytes));
+    let total = thousands(total.unwrap_or(0));
+    match each {
+        Each::Step => format!(
+            "grows by {bytes} a step{place}: needs about {end} at the end of its {total} steps, {spare} less than {} offers",
+            target.name
+        ),
+        Each::Batch => format!(
+            "grows by {bytes} a batch{place}: needs about {end}{}, {spare} less than {} offers",
+            computed(growth),
+            target.name
+        ),
+    }
+}
+
+/// Growth from step to step, and its total; `None` if unknown.
+pub(crate) fn growth(growth: &Growth) -> Option<String> {
+    let Growth { each: Each::Step, bytes, total: Some(total), line, end_bytes: Some(end), .. } = growth
+    else {
+        return None;
+    };
+    let size = |bytes| bytes::shown(bytes, false);
+    let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
+    let (bytes, end, total) = (size(*bytes), size(*end), thousands(*total));
+    Some(format!("grows by {bytes} a step{place}, to {end} at the end of its {total} steps"))
+}
+
+/// The batches or steps from which the need was computed.
+fn computed(growth: &Growth) -> String {
+    match (growth.each, growth.total) {
+        (Each::Batch, Some(total)) => {
+            format!(", computed from {} of {} batches", thousands(growth.seen), thousands(total))
+        }
+        (Each::Step, Some(total)) => format!(" at the end of its {} steps", thousands(total)),
+        _ => String::new(),
+    }
+}
+
+/// `1,390`.
+pub(crate) fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// The peaks and their steps.
+fn at_most(judged: &Judged, size: impl Fn(u64) -> String) -> String {
+    let Judged { report, peaks, .. } = judged;
+    let (allocated, reserved) = (size(peaks.allocated_bytes), size(peaks.reserved_bytes));
+    let [first, second] = [peaks.allocated_step, peaks.reserved_step].map(|step| when(step, report));
+    if first == second {
+        format!("at most {allocated} allocated, {reserved} reserved{first}")
+    } else {
+        format!("at most {allocated} allocated{first}, {reserved} reserved{second}")
+    }
+}
+
+/// The step of a peak, to end a sentence; empty for a program without steps.
+pub(crate) fn when(step: u64, report: &Report) -> String {
+    match report.steps {
+        0 => String::new(),
+        steps if step > steps && step != report.failed_step => format!(" after step {steps}"),
+        _ => format!(" in step {step}"),
+    }
+}

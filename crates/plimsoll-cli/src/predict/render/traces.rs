@@ -1,0 +1,68 @@
+//! What the program would have written, and the hosts that it contacted, in the report: [`Traces`].
+
+use serde_json::{Value, json};
+
+use crate::predict::recording::traces::Traces;
+use crate::predict::view::{Isolation, Kind};
+
+/// Files in the text.
+const MOST: usize = 10;
+
+/// The lines of the text; `size` prints bytes.
+pub(super) fn lines(traces: &Traces, size: impl Fn(u64) -> String) -> Vec<String> {
+    let written = &traces.written;
+    let mut lines = Vec::new();
+    if written.is_full {
+        lines.push(
+            "the program used up --scratch: its later writes failed with \"no space left on device\""
+                .to_owned(),
+        );
+    }
+    for file in written.files.iter().take(MOST) {
+        let what = match file.kind {
+            Kind::Removed => file.kind.name().to_owned(),
+            kind => format!("{}, {}", size(file.bytes), kind.name()),
+        };
+        lines.push(format!("{}: {what}", file.path.display()));
+    }
+    let more = written.count.saturating_sub(MOST as u64);
+    if more > 0 {
+        lines.push(format!("{more} more; {} in all", size(written.bytes)));
+    }
+    if let Some(why) = &written.not_kept {
+        lines.push(format!("not every new file of a cache could be kept: {why}"));
+    }
+    lines
+}
+
+/// The same in one line; empty if nothing was written.
+pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<String> {
+    let written = &traces.written;
+    if written.is_full {
+        return lines(traces, size).into_iter().next();
+    }
+    let hosts = match traces.hosts.len() {
+        0 => String::new(),
+        _ => format!("; contacted {}", traces.hosts.join(", ")),
+    };
+    let files = match written.count {
+        0 => return (!hosts.is_empty()).then(|| format!("No file would have been written{hosts}")),
+        1 => "1 file".to_owned(),
+        count => format!("{count} files"),
+    };
+    Some(format!("Would have been written, changed or removed: {files}, {}{hosts}", size(written.bytes)))
+}
+
+pub(super) fn json(traces: &Traces) -> Value {
+    let written = &traces.written;
+    let file = |file: &crate::predict::view::File| json!({ "path": file.path, "bytes": file.bytes, "is": file.kind.name() });
+    json!({
+        "isolation": traces.isolation.map(Isolation::name),
+        "files": written.files.iter().map(file).collect::<Vec<_>>(),
+        "count": written.count,
+        "bytes": written.bytes,
+        "kept_in_caches": written.kept,
+        "not_kept": written.not_kept,
+        "scratch_full": written.is_full,
+    })
+}

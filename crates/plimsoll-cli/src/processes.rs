@@ -1,0 +1,121 @@
+//! Descendants of this process: everything that the user's program started, and whether it only waits ([`Waiting`]).
+
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use plimsoll_standin::process::Stat;
+use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+
+use crate::output;
+use crate::protocol::MARKS;
+
+/// How long to wait for a killed process.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How long a program may do nothing after its steps.
+const IDLE: Duration = Duration::from_secs(5);
+
+/// How much of that time its processes may run, in hundredths of a second.
+const IDLE_TICKS: u64 = 5;
+
+/// A program whose GPU processes have all ended after their steps, while another process waits for an
+/// answer from them.
+#[derive(Debug, Default)]
+pub(crate) struct Waiting {
+    looked: Option<Instant>,
+    /// When it stopped doing anything, and how long its processes had run by then.
+    since: Option<(Instant, u64)>,
+}
+
+impl Waiting {
+    /// Whether the program has done nothing for a while. Reports are in this folder.
+    pub(crate) fn is_over(&mut self, reports: &Path) -> bool {
+        let now = Instant::now();
+        if self.looked.is_some_and(|looked| now - looked < Duration::from_millis(250)) {
+            return false;
+        }
+        self.looked = Some(now);
+        let [started, done] = MARKS.map(|end| marks(reports, end));
+        if started == 0 || done < started {
+            self.since = None;
+            return false;
+        }
+        let ticks = below(getpid()).into_iter().map(ticks).sum::<u64>();
+        match self.since {
+            Some((since, before)) if ticks.abs_diff(before) <= IDLE_TICKS => now - since > IDLE,
+            _ => {
+                self.since = Some((now, ticks));
+                false
+            }
+        }
+    }
+}
+
+/// The number of files with this end.
+fn marks(folder: &Path, end: &str) -> usize {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(end)).count()
+}
+
+/// How long a process has run, in the kernel's ticks: the 14th and 15th field.
+fn ticks(process: Pid) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero())).unwrap_or_default();
+    let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);
+    fields.filter_map(|field| field.parse::<u64>().ok()).sum()
+}
+
+/// Makes this process a subreaper: descendants whose parent ends become its children.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn adopt() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(getpid()))?)
+}
+
+/// Kills all descendants, including those that they start meanwhile. One that does not end, for example because a device
+/// does not respond, is reported after a while.
+pub(crate) fn end_all() {
+    end_below(getpid());
+}
+
+/// The same for the descendants of another process.
+pub(crate) fn end_below(top: Pid) {
+    let began = Instant::now();
+    loop {
+        let below = below(top);
+        if below.is_empty() {
+            return;
+        }
+        if began.elapsed() > PATIENCE {
+            let left: Vec<String> = below.iter().map(|it| it.as_raw_nonzero().to_string()).collect();
+            output::progress(&format!("killed, but still running: process {}", left.join(", ")));
+            return;
+        }
+        for process in below {
+            // It may have exited meanwhile.
+            let _ = kill_process(process, Signal::KILL);
+        }
+        sleep(Duration::from_millis(1));
+    }
+}
+
+/// The running descendants of a process.
+pub(crate) fn below(top: Pid) -> Vec<Pid> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let with_parent = |number: u32| {
+        let parent = Stat::of(number)?.parent;
+        Some((Pid::from_raw(number.try_into().ok()?)?, Pid::from_raw(parent)?))
+    };
+    let all: Vec<(Pid, Pid)> = numbers.filter_map(with_parent).collect();
+    let mut found = vec![top];
+    let mut place = 0;
+    while let Some(&parent) = found.get(place) {
+        found.extend(all.iter().filter(|(_, its)| *its == parent).map(|(child, _)| *child));
+        place += 1;
+    }
+    found.split_off(1)
+}

@@ -1,0 +1,408 @@
+//! The messages between this program and the Python of ours in the user's processes: names, fields, and the version of both.
+//!
+//! The other side is `python/plimsoll/protocol.py`; `tests/protocol/messages.jsonl` has a recorded message of each kind, which the tests of
+//! both sides read. A message is a JSON file in a folder that a variable names. A change of a name or a field is a new version.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use plimsoll_standin::notice::Notice;
+use plimsoll_standin::workspace::Workspace;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// The version of the messages.
+pub(crate) const VERSION: u32 = 1;
+
+/// In the folder for reports: asks every process to exit.
+pub(crate) const STOP: &str = "stop";
+/// The endings of the files there by which processes say that they use CUDA, and that their last report is written.
+pub(crate) const MARKS: [&str; 2] = [".started", ".done"];
+/// In the folder for requests: as long as it is there, all requests but those of the GPU's size are given up.
+pub(crate) const LATE: &str = "late";
+/// In the folder for requests: asks the process that serves to exit.
+pub(crate) const END: &str = "end";
+/// The status of a request that a fork cannot fulfil.
+pub(crate) const UNABLE: &str = "unable";
+/// The endings of the files in the folder for answers of `run`: our Python is in the process, and so are the techniques.
+pub(crate) const LOADED: &str = "loaded";
+pub(crate) const APPLIED: &str = "applied";
+
+/// One process that imported torch.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Report {
+    /// [`VERSION`] of the Python that wrote it.
+    #[serde(default)]
+    pub(crate) protocol: u32,
+    pub(crate) pid: u32,
+    /// Its rank in a job of several processes.
+    pub(crate) rank: Option<u32>,
+    /// Whether the job's other ranks did not run.
+    pub(crate) alone: bool,
+    pub(crate) state: ProcessState,
+    /// PyTorch's version.
+    pub(crate) torch: String,
+    /// The CUDA version of its build; `None` for a CPU-only build.
+    pub(crate) cuda: Option<String>,
+    /// Whether the stand-in is loaded.
+    pub(crate) standin: bool,
+    /// PyTorch's allocator backend: `native`, `cudaMallocAsync`, or `none` without caching.
+    #[serde(default = "native")]
+    pub(crate) allocator: String,
+    /// Whether CUDA was used.
+    pub(crate) started: bool,
+    /// Completed optimizer steps.
+    pub(crate) steps: u64,
+    /// Requests that ran out of memory.
+    pub(crate) failures: u64,
+    /// The step of the last of them, from 1; 0 if none failed.
+    pub(crate) failed_step: u64,
+    /// Its exit status, where it exited by itself (`os._exit`).
+    #[serde(default)]
+    pub(crate) status: i32,
+    /// How often the allocator released cached memory because memory was short.
+    #[serde(default)]
+    pub(crate) retries: u64,
+    /// The devices that it used, by number.
+    pub(crate) devices: Vec<Peaks>,
+    /// Whether `torch.backends.cudnn.benchmark` was on.
+    pub(crate) cudnn_search: bool,
+    /// Bytes of the GPU allocated outside PyTorch's allocator; `None` if unknown.
+    #[serde(default)]
+    pub(crate) outside_bytes: Option<u64>,
+    /// The compile caches that a later run would use.
+    #[serde(default)]
+    pub(crate) compile_caches: CompileCaches,
+    /// Whether torch.compile compiled anything.
+    #[serde(default)]
+    pub(crate) compiles: bool,
+    /// Imported libraries that have kernels or allocations of their own.
+    pub(crate) libraries: Vec<String>,
+    /// The exception that ended it.
+    pub(crate) error: Option<Thrown>,
+    /// Its reads of device values.
+    #[serde(default)]
+    pub(crate) reads: Vec<Read>,
+    /// `--assume` values that could not be applied.
+    #[serde(default)]
+    pub(crate) problems: Vec<String>,
+    /// Whether the program, or its training, was stopped after the steps.
+    #[serde(default)]
+    pub(crate) cut: bool,
+    /// Whether the code after the training ran, with the training's loader ended early.
+    #[serde(default)]
+    pub(crate) went_on: bool,
+    /// Whether the program reached its end.
+    #[serde(default)]
+    pub(crate) ended: bool,
+    /// Evaluation lines that were not reached.
+    #[serde(default)]
+    pub(crate) unseen: Vec<Place>,
+    /// The exception that ended the code after the training.
+    #[serde(default)]
+    pub(crate) after_error: Option<Thrown>,
+    /// Devices whose memory grew from step to step.
+    #[serde(default)]
+    pub(crate) growth: Vec<GrowingSteps>,
+    /// Loops after the steps that were not given all of their batches.
+    #[serde(default)]
+    pub(crate) loops: Vec<CutLoop>,
+    /// Whether memory was still growing when the code after the steps was stopped.
+    #[serde(default)]
+    pub(crate) grew: bool,
+    /// What a run without values cannot show.
+    #[serde(default)]
+    pub(crate) warnings: Vec<Warning>,
+    /// CUDA graphs that were captured.
+    #[serde(default)]
+    pub(crate) captures: u64,
+    /// The techniques of `--with`, and what they did.
+    #[serde(default)]
+    pub(crate) techniques: Vec<Applied>,
+    /// The technique that could not be applied; the process ended there.
+    #[serde(default)]
+    pub(crate) refusal: Option<Refusal>,
+    /// Its snapshot file, if it wrote one.
+    #[serde(skip)]
+    pub(crate) snapshot: Option<PathBuf>,
+    /// The stand-in's assumptions and unsupported calls.
+    #[serde(skip)]
+    pub(crate) notices: Vec<Notice>,
+    /// The workspaces that libraries requested.
+    #[serde(skip)]
+    pub(crate) workspaces: BTreeSet<Workspace>,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum ProcessState {
+    /// Without a final report: it was killed, or called `_exit`.
+    Running,
+    /// By itself.
+    Ended,
+    /// After the requested steps.
+    Stopped,
+    /// With an exception.
+    Failed,
+    /// By a technique that could not be applied.
+    Refused,
+    /// By --timeout or an interrupt.
+    Expired,
+}
+
+/// The peaks of one device by PyTorch's counters, and their steps, from 1. One more than the number of steps means
+/// after the last step.
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+pub(crate) struct Peaks {
+    /// The device's number in the process.
+    pub(crate) device: i32,
+    /// The device's number in the machine.
+    pub(crate) gpu: u32,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) allocated_step: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) reserved_step: u64,
+    /// How much the code after the steps raises one of the two peaks, as a share of it. If the program was
+    /// not cut short, it is large.
+    #[serde(default)]
+    pub(crate) grows_by: f64,
+    /// The peak of all processes' total on it, contexts included; `None` if no other process used it.
+    #[serde(skip)]
+    pub(crate) together_bytes: Option<u64>,
+}
+
+/// An exception.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Thrown {
+    /// Its class.
+    pub(crate) kind: String,
+    /// Its message.
+    pub(crate) text: String,
+    /// The innermost line outside packages.
+    pub(crate) file: Option<String>,
+    pub(crate) line: Option<u64>,
+    /// Whether a value is read from the device just above it, or above a calling line.
+    pub(crate) reads: bool,
+    /// The technique that raised it.
+    #[serde(default)]
+    pub(crate) technique: Option<String>,
+}
+
+/// The reads at one line, from one call stack.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Read {
+    /// The innermost line outside packages; `None` in a backward pass.
+    pub(crate) file: Option<String>,
+    pub(crate) line: Option<u64>,
+    /// That line's source.
+    #[serde(default)]
+    pub(crate) text: String,
+    /// The line that read, if it is in a package.
+    pub(crate) via: Option<Place>,
+    /// The PyTorch operator that read, such as `nonzero`.
+    pub(crate) operator: Option<String>,
+    pub(crate) fate: Fate,
+    /// The lines where the value decides something.
+    #[serde(default)]
+    pub(crate) sinks: Vec<Place>,
+    pub(crate) count: u64,
+    /// The value from `--assume`.
+    pub(crate) assumed: Option<Value>,
+    /// Whether it depends on the assumption that experts get equal shares.
+    #[serde(default)]
+    pub(crate) even: bool,
+    /// Whether transformers reads it to decide whether a generation ends.
+    #[serde(default)]
+    pub(crate) generates: bool,
+}
+
+/// A line of source.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Place {
+    pub(crate) file: String,
+    pub(crate) line: u64,
+    #[serde(default)]
+    pub(crate) text: String,
+}
+
+/// How the value was used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Fate {
+    /// It was printed, logged, stored or checked.
+    Shown,
+    /// It decided a size.
+    Size,
+    /// It decided a branch.
+    Branch,
+    /// Unknown: there is no source code.
+    Unknown,
+}
+
+/// The caches that a process's compiler would use again, as `watch.py` reports them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+pub(crate) struct CompileCaches {
+    /// Whether AOTAutograd caches its graphs, and could cache all of them.
+    pub(crate) autograd: bool,
+    /// Whether Inductor caches its graphs, and could cache all of them.
+    pub(crate) graphs: bool,
+    /// Whether the results of timing kernels are cached.
+    pub(crate) timings: bool,
+}
+
+/// A device whose memory grew in each of the latest steps (`growth.py`).
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct GrowingSteps {
+    pub(crate) device: i32,
+    /// Bytes a step.
+    pub(crate) bytes: u64,
+    /// The steps that ran.
+    pub(crate) steps: u64,
+    /// The steps of the whole program; `None` if unknown.
+    pub(crate) total: Option<u64>,
+}
+
+/// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct CutLoop {
+    pub(crate) file: Option<String>,
+    pub(crate) line: Option<u64>,
+    /// The batches that it was given, copies included.
+    pub(crate) given: u64,
+    /// The batches that the loader made.
+    pub(crate) made: u64,
+    /// The loader's length; `None` if it has none.
+    pub(crate) total: Option<u64>,
+    /// The batches that it was not given.
+    pub(crate) left: u64,
+    /// The devices whose memory grew from batch to batch.
+    pub(crate) grows: Vec<GrowingBatches>,
+    pub(crate) is_cut: bool,
+    /// Microseconds since 1970.
+    pub(crate) ended_us: u64,
+}
+
+/// A device whose memory grew from batch to batch.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct GrowingBatches {
+    pub(crate) device: i32,
+    /// Bytes a batch.
+    pub(crate) bytes: u64,
+    /// Allocated bytes at the first request for a batch, and at the last.
+    pub(crate) first_bytes: u64,
+    pub(crate) last_bytes: u64,
+}
+
+/// What a run without values cannot show.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Warning {
+    /// The line: its file and number.
+    pub(crate) place: Option<(String, u64)>,
+    /// What was assumed.
+    pub(crate) what: String,
+    /// Bytes that it may add.
+    pub(crate) bytes: u64,
+}
+
+/// What a technique did in a process.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct Applied {
+    pub(crate) name: String,
+    /// Whether it had any effect.
+    pub(crate) applied: bool,
+    /// To what it was applied, or why it had no effect.
+    pub(crate) detail: String,
+    /// The code that does the same.
+    pub(crate) lines: Vec<String>,
+    /// Repeated blocks of the model, where it counts them.
+    #[serde(default)]
+    pub(crate) blocks: u64,
+    /// Repeated blocks inside of them.
+    #[serde(default)]
+    pub(crate) nested: u64,
+    /// Bytes that it moves to the host in a step; of fsdp, bytes that a rank sends to others.
+    #[serde(default)]
+    pub(crate) bytes: u64,
+    /// The operators of a step: where, type, FLOPs, bytes, number.
+    #[serde(default)]
+    pub(crate) work: Vec<(String, String, u64, u64, u64)>,
+}
+
+/// Why a technique cannot be applied to the program.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Refusal {
+    pub(crate) technique: String,
+    pub(crate) reason: String,
+}
+
+fn native() -> String {
+    NATIVE.to_owned()
+}
+
+/// PyTorch's caching allocator, the only one that records its blocks.
+pub(crate) const NATIVE: &str = "native";
+
+/// A set of techniques to try in a fork: `N.json` in the folder for requests.
+#[derive(Debug, Serialize)]
+pub(crate) struct Request<'it> {
+    pub(crate) set: &'it Value,
+    /// The folders for its reports, for the use of its GPUs, and for its view of the file system.
+    pub(crate) reports: &'it Path,
+    pub(crate) shared: &'it Path,
+    pub(crate) view: &'it Path,
+    pub(crate) limit_s: f64,
+    /// The limit of the allocator.
+    pub(crate) limit_bytes: Option<u64>,
+    /// The device's memory, if it is another than the server's.
+    pub(crate) memory_bytes: Option<u64>,
+    /// Whether the peak's contents are recorded.
+    pub(crate) records: bool,
+    /// Whether the program goes on until its reserved bytes no longer grow.
+    pub(crate) settles: bool,
+    /// Whether it ends after its steps, without the code after them.
+    pub(crate) stops: bool,
+    /// Whether the program's output is shown.
+    pub(crate) shows: bool,
+    pub(crate) ranks: u32,
+    /// Whether no other fork may run beside it.
+    pub(crate) alone: bool,
+}
+
+/// How a fork ended: `N.done` in the folder for requests.
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct Done {
+    /// An exit status, or a word: [`UNABLE`], or that it took too long.
+    pub(crate) status: Value,
+    /// Whether another one ran beside it.
+    pub(crate) beside: bool,
+}
+
+/// The view of the file system, for forks: `view.json` beside the folder for reports.
+#[derive(Debug, Serialize)]
+pub(crate) struct View<'it> {
+    pub(crate) privileged: bool,
+    pub(crate) session: &'it Path,
+    pub(crate) scratch_bytes: u64,
+    pub(crate) covers: Vec<Cover<'it>>,
+}
+
+/// A folder of the view: the program's private files are in `upper`.
+#[derive(Debug, Serialize)]
+pub(crate) struct Cover<'it> {
+    pub(crate) place: &'it Path,
+    pub(crate) lower: &'it Path,
+    pub(crate) upper: &'it Path,
+}
+
+/// What `check.py` measured.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Measured {
+    pub(crate) device: i32,
+    pub(crate) allocated_bytes: u64,
+    pub(crate) reserved_bytes: u64,
+    pub(crate) snapshot: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests;

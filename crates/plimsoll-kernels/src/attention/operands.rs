@@ -1,0 +1,122 @@
+//! Sizes of attention, where its operands lie, and what changes the scores.
+
+use super::block::{Rows, Scored};
+use crate::dtype::DType;
+use crate::random::philox::{Dropout, GROUP};
+
+/// Keys of a block.
+pub(super) const KEYS: usize = 128;
+/// Distance between rows of a block's scores: not a power of two, whose rows would share few cache sets.
+pub(super) const SCORES: usize = KEYS + 16;
+
+/// Sizes: `queries x dim` against `keys x dim` and `keys x value_dim`, for each head of each batch. A head of the keys
+/// and values serves `heads / kv_heads` heads of the queries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionShape {
+    pub batch: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub queries: usize,
+    pub keys: usize,
+    pub dim: usize,
+    pub value_dim: usize,
+}
+
+impl AttentionShape {
+    /// The matrices of all heads: a row for each query, a column for each key.
+    pub fn of_scores(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.queries, self.keys]
+    }
+
+    /// Heads of the queries that share a head of the keys.
+    pub(super) fn group(&self) -> usize {
+        self.heads / self.kv_heads.max(1)
+    }
+}
+
+/// `[batch, heads, rows, columns]` with neighbouring columns side by side.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads<'a> {
+    /// Elements of floating point, and of which type.
+    pub bytes: &'a [u8],
+    pub dtype: DType,
+    /// Elements between batches, heads and rows.
+    pub strides: [usize; 3],
+}
+
+impl<'a> Heads<'a> {
+    /// The rows from one on.
+    pub(super) fn rows(&self, at: [usize; 3]) -> Rows<'a> {
+        let first = (0..3).map(|i| at[i] * self.strides[i]).sum();
+        Rows { bytes: self.bytes, dtype: self.dtype, first, step: self.strides[2] }
+    }
+}
+
+/// What is added to the scores, broadcast to `[batch, heads, queries, keys]` by strides.
+#[derive(Clone, Copy, Debug)]
+pub enum Mask<'a> {
+    None,
+    /// These numbers of floating point, of that type.
+    Add(&'a [u8], DType, [usize; 4]),
+    /// Nothing where the byte is not 0, else minus infinity.
+    Keep(&'a [u8], [usize; 4]),
+}
+
+/// What makes scores of products.
+#[derive(Clone, Copy, Debug)]
+pub struct Scores<'a> {
+    pub scale: f64,
+    /// Whether query `i` sees keys up to `i` only.
+    pub causal: bool,
+    pub mask: Mask<'a>,
+    pub dropout: Option<Dropout>,
+}
+
+impl Scores<'_> {
+    /// How many keys a query sees.
+    #[inline(always)]
+    pub(super) fn visible(&self, query: usize, keys: usize) -> usize {
+        if self.causal { keys.min(query + 1) } else { keys }
+    }
+
+    /// The first query that sees a key.
+    pub(super) fn first_query(&self, key: usize) -> usize {
+        if self.causal { key } else { 0 }
+    }
+
+    /// Adds the mask to the scores of a row with the keys from `first`.
+    #[inline(always)]
+    pub(super) fn add_mask<T: Scored>(&self, [batch, head, query]: [usize; 3], first: usize, row: &mut [T]) {
+        let from = |strides: [usize; 4]| {
+            batch * strides[0] + head * strides[1] + query * strides[2] + first * strides[3]
+        };
+        match self.mask {
+            Mask::None => {}
+            Mask::Add(bytes, dtype, strides) => {
+                let (from, mut added) = (from(strides), [T::default(); KEYS]);
+                let added = &mut added[..row.len()];
+                if !added.is_empty() {
+                    T::load(dtype)(bytes, from, strides[3], added);
+                }
+                row.iter_mut().zip(added).for_each(|(x, add)| *x += *add);
+            }
+            Mask::Keep(data, strides) => {
+                let data = &data[from(strides)..];
+                for (i, x) in row.iter_mut().enumerate() {
+                    *x = if data[i * strides[3]] == 0 { T::LOWEST } else { *x };
+                }
+            }
+        }
+    }
+
+    /// The number of the first group of dropout's random bits for a row from key `first`, a multiple of [`KEYS`].
+    pub(super) fn group(
+        &self,
+        shape: &AttentionShape,
+        [batch, head, query]: [usize; 3],
+        first: usize,
+    ) -> u64 {
+        let row = (batch * shape.heads + head) * shape.queries + query;
+        (row * shape.keys.div_ceil(GROUP) + first / GROUP) as u64
+    }
+}

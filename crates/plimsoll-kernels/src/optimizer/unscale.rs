@@ -1,0 +1,30 @@
+//! Gradients times a factor, with a look for values that are not finite.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::number::Float;
+use crate::parallel::{PIECE, for_each_piece};
+use crate::simd::vectorize;
+
+/// Multiplies by `factor`; whether a value was infinite or not a number.
+pub fn scale_and_check<T: Float>(gradient: &mut [T], factor: T) -> bool {
+    let found = AtomicBool::new(false);
+    for_each_piece(gradient, PIECE, |_, piece| {
+        let sum = vectorize(
+            #[inline(always)]
+            || {
+                // What is finite times zero is zero; all else is not a number, and stays so in a sum.
+                let mut sum = T::default();
+                for x in piece.iter_mut() {
+                    sum += *x * T::default();
+                    *x *= factor;
+                }
+                sum
+            },
+        );
+        if sum.is_nan() {
+            found.store(true, Ordering::Relaxed);
+        }
+    });
+    found.into_inner()
+}

@@ -1,0 +1,64 @@
+//! The derivative of overlapping windows: each element is the sum of its places in all of them.
+
+use crate::number::Float;
+use crate::parallel::{PIECE, for_each_piece};
+use crate::walk::Walk;
+
+/// Windows along one dimension.
+#[derive(Clone, Copy, Debug)]
+pub struct Windows {
+    /// The dimension.
+    pub dim: usize,
+    /// Elements in a window.
+    pub size: usize,
+    /// From one window's begin to the next one's.
+    pub step: usize,
+    /// Windows.
+    pub count: usize,
+}
+
+/// `out`, row-major of `shape`, from `grad` with the windows in `windows.dim` and their elements in a last dimension.
+pub fn unfold_backward<T: Float>(
+    shape: &[usize],
+    windows: Windows,
+    (grad, grad_strides): (&[T], &[usize]),
+    out: &mut [T],
+) {
+    let Windows { dim, size, step, count } = windows;
+    assert_eq!(grad_strides.len(), shape.len() + 1, "unfold_backward: strides against rank");
+    assert_eq!(out.len(), shape.iter().product::<usize>(), "unfold_backward: out against {shape:?}");
+    let (window_step, element_step) = (grad_strides[dim], grad_strides[shape.len()]);
+    // Places in `grad` without those of the windows.
+    let rest =
+        Walk::of_dims((0..shape.len()).map(|d| (shape[d], [if d == dim { 0 } else { grad_strides[d] }])));
+    let [rest_step] = rest.run_strides();
+    let inner: usize = shape[dim + 1..].iter().product();
+    for_each_piece(out, PIECE / 4, |start, piece| {
+        rest.for_each_run(start..start + piece.len(), |at, [from], len| {
+            for i in 0..len {
+                let place = (at + i) / inner % shape[dim];
+                let first = if place < size { 0 } else { (place - size) / step + 1 };
+                let last = (place / step + 1).min(count);
+                let from = from + i * rest_step;
+                let sum = (first..last)
+                    .map(|w| grad[from + w * window_step + (place - w * step) * element_step])
+                    .sum();
+                piece[at - start + i] = sum;
+            }
+        });
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_element_is_the_sum_over_its_windows() {
+        // Windows 0..3, 2..5 of 6 elements: the last one is in none.
+        let windows = Windows { dim: 0, size: 3, step: 2, count: 2 };
+        let mut out = [9.0; 6];
+        unfold_backward(&[6], windows, (&[1.0f32, 2.0, 3.0, 10.0, 20.0, 30.0], &[3, 1]), &mut out);
+        assert_eq!(out, [1.0, 2.0, 13.0, 20.0, 30.0, 0.0]);
+    }
+}

@@ -1,0 +1,17 @@
+//! Attention, and rotary embedding.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `scaled_dot_product` | attention by blocks of scores |
+//! | `flash` | attention by tiles with tensor cores |
+//! | `flash_pass` | its passes |
+//! | `flash_wgmma` | how its tiles are cut on Hopper, where they are multiplied by `wgmma` |
+//! | `rotary` | pairs of elements turned by an angle |
+
+pub(crate) mod flash;
+mod flash_pass;
+mod flash_wgmma;
+pub(crate) mod rotary;
+pub(crate) mod scaled_dot_product;
+
+pub(crate) use scaled_dot_product::{AttentionParams, Heads, Sizes, scratch};

@@ -1,0 +1,87 @@
+//! The gradient of an activation function and its values, computed again, in one pass over the rows.
+
+use plimsoll_cuda::Args;
+
+use crate::cuda::reduce::sum::neighbours;
+use crate::cuda::{CudaCall, Placed, flag, typed};
+use crate::dtype::DType;
+use crate::error::Result;
+
+const TEXT: &str = include_str!("activation_backward.cu");
+
+/// Threads of a block, at most: four such blocks share a multiprocessor.
+const THREADS: usize = 384;
+/// Threads that keep a large GPU busy at a time.
+const ALL_THREADS: usize = 132 * 4 * THREADS;
+/// Rows that a block has at least, so that there are few parts of the sum.
+const LEAST_ROWS: usize = 8;
+
+/// Threads of a block and blocks of a row, where each thread has `vector` elements.
+fn across(cols: usize, vector: usize) -> (usize, usize) {
+    let packs = cols.div_ceil(vector);
+    let threads = packs.next_multiple_of(32).clamp(32, THREADS);
+    (threads, packs.div_ceil(threads))
+}
+
+/// Into how many parts rows are cut: by sizes alone, so that the order of a sum is the same everywhere.
+fn parts(rows: usize, cols: usize, dtype: DType) -> usize {
+    let (threads, blocks) = across(cols, 16 / dtype.size());
+    (ALL_THREADS / (threads * blocks.max(1))).min(rows.div_ceil(LEAST_ROWS)).clamp(1, 1 << 15)
+}
+
+fn sizes(shape: &[usize]) -> (usize, usize) {
+    let (cols, rows) = shape.split_last().map_or((1, 1), |(&cols, rows)| (cols, rows.iter().product()));
+    (rows, cols)
+}
+
+/// Bytes of scratch for the parts of the sum.
+pub(crate) fn scratch(shape: &[usize], dtype: DType) -> u64 {
+    let (rows, cols) = sizes(shape);
+    (parts(rows, cols, dtype) * cols * dtype.accumulator().size()) as u64
+}
+
+/// `() -> grad, x[, sum]`, by expressions of the gradient `a` and of `x`, which is `b`.
+pub(crate) fn backward(call: &mut CudaCall<'_>, gradient: &str, value: &str, sum: bool) -> Result<()> {
+    let outs = call.outs.clone();
+    let [grad, x, rest @ ..] = &outs[..] else { return call.missing() };
+    let dtype = call.float(&[*grad, *x])?;
+    let (rows, cols) = sizes(grad.shape());
+    if let (true, Some(sum)) = (grad.is_empty(), rest.first()) {
+        return super::expression::fill(call, 0.0, *sum);
+    }
+    if grad.is_empty() {
+        return Ok(());
+    }
+    let fits = |x: &Placed<'_>| neighbours(cols, (x.address, x.dtype), &[cols]);
+    let vector = fits(grad).min(fits(x));
+    let (threads, blocks) = across(cols, vector);
+    let parts = parts(rows, cols, dtype);
+    let part = rows.div_ceil(parts);
+    let parts = rows.div_ceil(part);
+    let source = typed(call, TEXT, dtype)
+        .with("PASS", "0")
+        .with("GRADIENT", format!("({gradient})"))
+        .with("VALUE", format!("({value})"))
+        .with("SUMS", flag(sum))
+        .with("VEC", vector.to_string())
+        .with("THREADS", threads.to_string())
+        .with("QUICK", flag(dtype.size() == 2));
+    let args = Args::new().address(grad.address).address(x.address).address(call.scratch_address());
+    let args = args.size(rows).size(cols).size(part);
+    call.launch(source, [blocks, parts, 1], u32::try_from(threads).unwrap_or(32), args)?;
+    let Some(to) = rest.first() else { return Ok(()) };
+    add_parts(call, *to, (call.scratch_address(), parts), cols, dtype)
+}
+
+/// The sum of so many parts of `cols` numbers, in one order; `dtype` is that of what the parts were made of.
+pub(in crate::cuda) fn add_parts(
+    call: &mut CudaCall<'_>,
+    to: Placed<'_>,
+    (at, parts): (u64, usize),
+    cols: usize,
+    dtype: DType,
+) -> Result<()> {
+    let source = typed(call, TEXT, dtype).with("PASS", "1");
+    let args = Args::new().address(to.address).address(at).size(parts).size(cols);
+    call.launch(source, [cols.div_ceil(32), 1, 1], 1024, args)
+}

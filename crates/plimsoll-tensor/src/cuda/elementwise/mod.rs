@@ -1,0 +1,11 @@
+//! Expressions of each element, fills, copies, and the gradient of an activation.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `expression` | an expression of each element, of any types; fills and copies |
+//! | `activation` | the gradient of an activation, with its values computed again |
+
+pub(crate) mod activation;
+pub(crate) mod expression;
+
+pub(crate) use expression::{Expression, change, copy, evaluate, fill, of_operator, sequence};

@@ -1,0 +1,23 @@
+
+// Where values belong in rows that are in order: a thread a value.
+//
+// Defined before:
+//   A      the type that is compared in
+//   T      the type of the elements
+//   RIGHT  whether after equal ones
+
+// Whether an element of a row comes before a value; what is not a number is larger than all.
+INLINE bool before(A x, A v) { return RIGHT ? x <= v || v != v : x < v || (v != v && x == x); }
+
+extern "C" __global__ void __launch_bounds__(256) kernel(i64* out, const T* sorted, const T* values, i64 n, i64 length, i64 per_row, i64 shared) {
+    i64 i = (i64)blockIdx.x * 256 + threadIdx.x;
+    if (i >= n) return;
+    const T* row = sorted + (shared ? 0 : i / per_row * length);
+    A v = load<A>(values + i);
+    i64 low = 0, high = length;
+    while (low < high) {
+        i64 half = (low + high) >> 1;
+        if (before(load<A>(row + half), v)) low = half + 1; else high = half;
+    }
+    out[i] = low;
+}

@@ -1,0 +1,18 @@
+
+// Running statistics move towards a batch's. One block; `share` below 0 stands for one over the number of batches.
+//
+// Defined before:
+//   A  the type that is computed in
+//   R  the type of the running ones
+//   V  the type of the batch's
+
+extern "C" __global__ void __launch_bounds__(256) kernel(R* mean, R* variance, i64* batches, const V* of_mean, const V* of_variance, double share, double correction, i64 channels) {
+    i64 count = batches ? *batches + 1 : 1;
+    __syncthreads();
+    if (batches && threadIdx.x == 0) *batches = count;
+    A part = (A)(share < 0 ? 1.0 / (double)(count > 1 ? count : 1) : share);
+    for (i64 i = threadIdx.x; i < channels; i += 256) {
+        store(mean + i, (1 - part) * load<A>(mean + i) + part * load<A>(of_mean + i));
+        store(variance + i, (1 - part) * load<A>(variance + i) + part * (load<A>(of_variance + i) * (A)correction));
+    }
+}

@@ -1,0 +1,87 @@
+
+// The norm of many gradients, and changes of all of them.
+//
+// Defined before:
+//   A      the type that is computed in
+//   T      the type of the elements
+//   ORDER  0 sum of magnitudes, 1 squares, 2 powers, 3 the largest
+//   PASS   0 parts of a tensor
+//          1 the norm of all and the factor
+//          2 times the factor
+//          3 into a range
+//          4 times a factor with a look for what is not finite
+//          5 whether there was any
+
+INLINE double joined(double a, double b) {
+#if ORDER == 3
+    return a != a ? a : b > a || b != b ? b : a;
+#else
+    return a + b;
+#endif
+}
+// The parts of a block's threads together, in one order.
+INLINE double together(double x) {
+    __shared__ double all[256];
+    all[threadIdx.x] = x;
+    for (int half = 128; half > 0; half >>= 1) {
+        __syncthreads();
+        if ((int)threadIdx.x < half) all[threadIdx.x] = joined(all[threadIdx.x], all[threadIdx.x + half]);
+    }
+    __syncthreads();
+    return all[0];
+}
+
+#if PASS == 0
+extern "C" __global__ void __launch_bounds__(256) kernel(double* parts, const T* x, i64 n, double order) {
+    double sum = 0;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) {
+        double v = fabs((double)load<A>(x + i));
+        sum = joined(sum, ORDER == 1 ? v * v : ORDER == 2 ? pow(v, order) : v);
+    }
+    sum = together(sum);
+    if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+#elif PASS == 1
+extern "C" __global__ void __launch_bounds__(256) kernel(float* out, double* parts, i64 count, double order, double most) {
+    double sum = 0;
+    for (i64 i = threadIdx.x; i < count; i += 256) sum = joined(sum, parts[i]);
+    sum = together(sum);
+    if (threadIdx.x != 0) return;
+    double norm = ORDER == 1 ? sqrt(sum) : ORDER == 2 ? pow(sum, 1.0 / order) : sum;
+    *out = (float)norm;
+    parts[count] = most / (norm + 1e-6);
+}
+#elif PASS == 2
+extern "C" __global__ void __launch_bounds__(256) kernel(T* x, const double* factor, i64 n) {
+    double f = *factor;
+    // What is not a number goes into every gradient; what is short enough stays as it is.
+    if (f >= 1.0) return;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) store(x + i, load<A>(x + i) * (A)f);
+}
+#elif PASS == 3
+extern "C" __global__ void __launch_bounds__(256) kernel(T* x, double bound, i64 n) {
+    A high = (A)bound, low = -high;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) {
+        A v = load<A>(x + i);
+        store(x + i, v < low ? low : v > high ? high : v);
+    }
+}
+#elif PASS == 4
+extern "C" __global__ void __launch_bounds__(256) kernel(double* parts, T* x, i64 n, double factor) {
+    double found = 0;
+    for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) {
+        A v = load<A>(x + i);
+        if (!(v - v == 0)) found = 1;
+        store(x + i, v * (A)factor);
+    }
+    found = together(found);
+    if (threadIdx.x == 0) parts[blockIdx.x] = found;
+}
+#else
+extern "C" __global__ void __launch_bounds__(256) kernel(float* out, const double* parts, i64 count) {
+    double found = 0;
+    for (i64 i = threadIdx.x; i < count; i += 256) found += parts[i];
+    found = together(found);
+    if (threadIdx.x == 0) *out = found > 0 ? 1.0f : 0.0f;
+}
+#endif

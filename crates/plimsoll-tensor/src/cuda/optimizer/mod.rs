@@ -1,0 +1,11 @@
+//! Optimizers, and the norms of gradients.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `step` | the rules that step all parameters at once |
+//! | `one_by_one` | the rules that step one parameter at a time |
+//! | `clip` | many gradients together: norms, limits |
+
+pub(crate) mod clip;
+pub(crate) mod one_by_one;
+pub(crate) mod step;

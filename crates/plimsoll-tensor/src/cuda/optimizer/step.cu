@@ -1,0 +1,57 @@
+
+// One step of many parameters in one launch. A block finds its parameter by the number of its chunk.
+//
+// Defined before:
+//   P, G, S    the types of parameters, gradients and state
+//   ROUNDS, R  whether parameters are also written in another type, and which
+//   MOST       how many parameters there is room for
+//   RULE       0 SGD, 1 SGD with momentum, 2 Adam
+
+#define CHUNK 4096
+
+struct Table { i64 count; i64 first[MOST + 1]; i64 length[MOST]; P* p[MOST]; const G* g[MOST]; S* s[MOST]; S* t[MOST]; R* r[MOST]; };
+struct Numbers { float v[8]; };
+
+extern "C" __global__ void __launch_bounds__(256) kernel(const __grid_constant__ Table table, const __grid_constant__ Numbers numbers) {
+    int low = 0, high = (int)table.count - 1;
+    while (low < high) {
+        int middle = (low + high + 1) >> 1;
+        if (table.first[middle] <= (i64)blockIdx.x) low = middle; else high = middle - 1;
+    }
+    i64 begin = ((i64)blockIdx.x - table.first[low]) * CHUNK, end = begin + CHUNK;
+    if (end > table.length[low]) end = table.length[low];
+    P* p = table.p[low];
+    const G* g = table.g[low];
+    S* s = table.s[low];
+    S* t = table.t[low];
+    R* r = table.r[low];
+    (void)s; (void)t; (void)r;
+    const float* v = numbers.v;
+#pragma unroll 4
+    for (i64 i = begin + threadIdx.x; i < end; i += 256) {
+        float x = load<float>(p + i), grad = load<float>(g + i);
+#if RULE == 0
+        // v: rate, decay.
+        x -= v[0] * (grad + v[1] * x);
+#elif RULE == 1
+        // v: rate, decay, momentum, undamped, first, nesterov.
+        grad += v[1] * x;
+        float buffer = v[4] != 0.0f ? grad : v[2] * load<float>(s + i) + v[3] * grad;
+        store(s + i, buffer);
+        x -= v[0] * (v[5] != 0.0f ? grad + v[2] * buffer : buffer);
+#else
+        // v: step size, decay in the gradient, shrinkage, fresh share of the mean, beta2, fresh share of the squares, root correction, eps.
+        grad += v[1] * x;
+        float mean = load<float>(s + i), square = load<float>(t + i);
+        mean += v[3] * (grad - mean);
+        square = v[4] * square + v[5] * grad * grad;
+        store(s + i, mean);
+        store(t + i, square);
+        x = v[2] * x - v[0] * mean / (sqrtf(square) / v[6] + v[7]);
+#endif
+        store(p + i, x);
+#if ROUNDS
+        store(r + i, x);
+#endif
+    }
+}

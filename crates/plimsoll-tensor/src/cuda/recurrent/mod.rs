@@ -1,0 +1,9 @@
+//! Recurrent layers.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `steps` | the steps of a layer in one direction, forward and backward |
+
+pub(crate) mod steps;
+
+pub(crate) use steps::{CellKind, Steps, backward, forward};

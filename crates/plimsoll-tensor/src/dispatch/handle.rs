@@ -1,0 +1,47 @@
+//! Handles of an operator: its own, or shared with a queue.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use crate::device::Device;
+use crate::operator::Operator;
+use crate::tensor::Tensor;
+
+/// How dispatch owns an operator. A device that computes at once borrows it; one that computes later, or is watched, shares
+/// it, with its queue and with the derivative, which costs an allocation.
+pub(super) trait OperatorHandle: Deref<Target: Operator + Sized> + Send + Sync + 'static {
+    /// A handle that can wait in a queue.
+    fn shared(&self) -> Option<Arc<dyn Operator>>;
+}
+
+/// An operator that nobody else holds.
+pub(super) struct Owned<O>(pub(super) O);
+
+impl<O> Deref for Owned<O> {
+    type Target = O;
+
+    fn deref(&self) -> &O {
+        &self.0
+    }
+}
+
+impl<O: Operator> OperatorHandle for Owned<O> {
+    fn shared(&self) -> Option<Arc<dyn Operator>> {
+        None
+    }
+}
+
+impl<O: Operator> OperatorHandle for Arc<O> {
+    fn shared(&self) -> Option<Arc<dyn Operator>> {
+        Some(self.clone())
+    }
+}
+
+/// A call of an operator on a device.
+pub(super) struct Call<'a> {
+    pub(super) device: &'a Device,
+    /// The tensors that it is called on; none where nothing is recorded.
+    pub(super) tensors: &'a [&'a Tensor],
+    pub(super) op: &'a dyn Operator,
+    pub(super) shared: Option<&'a Arc<dyn Operator>>,
+}

@@ -1,0 +1,156 @@
+//! Launching: kernels, and bytes of the program, under the locks of their storages.
+
+use std::sync::Arc;
+
+use plimsoll_alloc::StreamId;
+use smallvec::SmallVec;
+
+use super::handle::Call;
+use super::scratch::Scratch;
+use crate::backend::Queues;
+use crate::capturing;
+use crate::cpu::kernels::convert::{AnyOperand, convert};
+use crate::cpu::kernels::strided::copy_strided;
+use crate::cuda::{self, CudaCall};
+use crate::data::Data;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::few::fill;
+use crate::kernel::{CpuCall, Kernel};
+use crate::label;
+use crate::operator::Operator;
+use crate::storage::Locks;
+use crate::stream;
+use crate::view::{In, Launch, Out, View};
+use crate::word::by_word;
+
+/// The values of one tensor into another of the same shape.
+pub(super) fn copy(device: &Device, from: &Data, to: &Data) -> Result<()> {
+    let shared = device.queues().map(|_| Arc::new(Copy::AS_IT_IS) as Arc<dyn Operator>);
+    launch(&Call { device, tensors: &[], op: &Copy::AS_IT_IS, shared: shared.as_ref() }, &[from], &[to], None)
+}
+
+type Views<'a> = SmallVec<[View<'a>; 4]>;
+
+/// Runs a kernel under the locks of its tensors, or queues it under them: two threads then queue what they do to a
+/// tensor one after the other.
+pub(super) fn launch(
+    call: &Call<'_>,
+    ins: &[&Data],
+    outs: &[&Data],
+    scratch: Option<&Scratch>,
+) -> Result<()> {
+    let written = outs.iter().map(|data| &data.storage).chain(scratch.map(|scratch| &scratch.storage));
+    if call.device.computes_nothing() && ins.iter().chain(outs).all(|data| data.storage.is_here()) {
+        return Ok(()); // It takes no time: no other thread can see it half done.
+    }
+    let mut locks = Locks::new();
+    locks.take(ins.iter().map(|data| &data.storage), written, call.op.name())?;
+    let (mut in_views, mut out_views) = (Views::new(), Views::new());
+    fill(&mut in_views, ins.iter().map(|data| data.view(&locks)));
+    fill(&mut out_views, outs.iter().map(|data| data.view(&locks)));
+    let scratch = scratch.map(|scratch| scratch.view(&locks));
+    let launch = Launch { ins: &in_views, outs: &out_views, scratch };
+    match (call.device.queues(), call.shared) {
+        (Some(queues), Some(op)) => {
+            let on = use_on_current_stream(call.device, ins.iter().chain(outs).copied());
+            capturing::check_stream(call.device.number(), on, call.op.name())?;
+            queues.launch(op.clone(), launch, on, label::current_layer())
+        }
+        _ => call.device.backend().run(call.op, launch).map_err(Error::in_layer),
+    }
+}
+
+/// The same elements in the output's layout and type, broadcast: the one kernel that dispatch itself needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copy {
+    /// The type of the output, where it is not the input's.
+    pub(crate) to: Option<DType>,
+}
+
+impl Copy {
+    pub(crate) const AS_IT_IS: Copy = Copy { to: None };
+}
+
+impl Kernel for Copy {
+    fn name(&self) -> &'static str {
+        if self.to.is_some() { "to_dtype" } else { "copy" }
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let (x, out) = (call.ins[0], call.outs[0]);
+        cuda::elementwise::copy(call, x, out)
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([x], [out]) = call.split();
+        copy_to(x, out);
+        Ok(())
+    }
+}
+
+/// Copies an input over an output to which it broadcasts, converted where their types differ.
+///
+/// # Panics
+/// When it does not broadcast.
+pub(crate) fn copy_to(x: In<'_>, out: Out<'_>) {
+    let layout = x.layout().expand(out.shape());
+    let layout =
+        layout.unwrap_or_else(|| unreachable!("{:?} does not broadcast to {:?}", x.shape(), out.shape()));
+    let (shape, strides, dtype) = (out.shape(), out.strides(), out.dtype());
+    if x.dtype() == dtype {
+        by_word!(dtype, W => copy_strided::<W>(shape, x.words(), layout.strides(), out.words(), strides));
+    } else {
+        let from = AnyOperand { bytes: x.bytes(), dtype: x.dtype(), strides: layout.strides() };
+        convert(shape, from, (out.bytes(), dtype, strides));
+    }
+}
+
+/// Copies host bytes into a contiguous tensor.
+pub(crate) fn write(to: &Data, bytes: &[u8]) -> Result<()> {
+    let device = to.storage.device();
+    let why = "the program's values would be the same in each replay: pass a tensor to the step";
+    capturing::refuse(device.number(), "to_device", why)?;
+    let locks = lock(&[], &[to], "write")?;
+    device.backend().write(to.view(&locks), bytes, use_on_current_stream(device, [to]))
+}
+
+/// A contiguous tensor's bytes, or an error where the device has no values.
+pub(crate) fn read(from: &Data, op: &'static str) -> Result<Vec<u8>> {
+    let device = from.storage.device();
+    if !device.has_values() {
+        return Err(Error::NoValues { op, device: device.name().to_owned() });
+    }
+    let why = "there is no value before it is replayed: return the tensor, and read it afterwards";
+    capturing::refuse(device.number(), op, why)?;
+    device.late_error()?;
+    let mut bytes = Vec::with_capacity(from.layout.len() * from.dtype.size());
+    let locks = lock(&[from], &[], op)?;
+    device.backend().read(from.view(&locks), &mut bytes, use_on_current_stream(device, [from]))?;
+    drop(locks);
+    device.late_error()?; // of the work that the values come from
+    Ok(bytes)
+}
+
+pub(super) fn lock<'a>(reads: &[&'a Data], writes: &[&'a Data], op: &'static str) -> Result<Locks<'a>> {
+    let mut locks = Locks::new();
+    locks.take(reads.iter().map(|data| &data.storage), writes.iter().map(|data| &data.storage), op)?;
+    Ok(locks)
+}
+
+/// The current stream, which is noted as a user of these storages where it runs beside their own.
+pub(super) fn use_on_current_stream<'a>(
+    device: &Device,
+    datas: impl IntoIterator<Item = &'a Data>,
+) -> StreamId {
+    let on = stream::current(device);
+    if device.queues().is_some_and(Queues::records_uses) {
+        datas.into_iter().for_each(|data| data.storage.record_stream(on));
+    }
+    on
+}

@@ -1,0 +1,76 @@
+//! Recording: what the derivative reads is kept, and the outputs know the operator that made them.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::handle::Call;
+use super::operands::Tensors;
+use super::run::{Execution, gathered};
+use crate::autograd::{Saved, is_grad_enabled, place};
+use crate::data::Data;
+use crate::error::Result;
+use crate::few::fill;
+use crate::operator::{SavedTensors, Saves, Slot};
+use crate::tensor::{Derivative, Node, Tensor};
+
+/// Keeps what the derivative reads.
+pub(super) fn save(call: &Call<'_>, execution: &Execution, saved: &mut SavedTensors) -> Result<()> {
+    let (op, ins) = (call.op, call.tensors);
+    let mut wanted: SmallVec<[bool; 4]> = SmallVec::new();
+    fill(&mut wanted, ins.iter().map(|input| input.requires_grad()));
+    let saves = op.saves(&wanted);
+    if saves == Saves::NOTHING {
+        return Ok(());
+    }
+    for (i, input) in ins.iter().enumerate().filter(|&(i, _)| saves.has_input(i)) {
+        // A gathered copy is what the derivative would gather again; one of another type is only larger.
+        let same_type = |copy: &&Data| copy.dtype == input.dtype();
+        let data = gathered(&execution.gathered, i).filter(same_type).unwrap_or(input.data());
+        saved.push((Slot::Input(i), Saved::new(data, op.name())?));
+    }
+    for (i, data) in execution.outs.iter().enumerate().filter(|&(i, _)| saves.has_output(i)) {
+        saved.push((Slot::Output(i), Saved::new(data, op.name())?));
+    }
+    Ok(())
+}
+
+/// The outputs, with the node that recorded them.
+pub(super) fn link(node: &Arc<Node>, ins: &[&Tensor], execution: &mut Execution) -> Tensors {
+    let mut tensors = Tensors::new();
+    for (i, data) in execution.outs.drain(..).enumerate() {
+        let differentiable = data.dtype.is_float();
+        if let Some(&Some(changed)) = execution.changed.get(i) {
+            if differentiable {
+                ins[changed].record_change(node, i);
+            }
+            tensors.push(ins[changed].clone());
+            continue;
+        }
+        tensors.push(Tensor::linked(data, differentiable.then(|| (node.clone(), i))));
+    }
+    tensors
+}
+
+/// Notes of which inputs these outputs are views.
+pub(super) fn note_views(outs: &[Tensor], ins: &[&Tensor]) {
+    let is_recording = is_grad_enabled();
+    for out in outs.iter().filter(|out| out.dtype().is_float()) {
+        let of = ins.iter().find(|input| input.data().storage.id() == out.data().storage.id());
+        of.into_iter().for_each(|of| out.is_view_of(of, is_recording));
+    }
+}
+
+/// Links a tensor that came about in another way than by an operator on one device.
+pub(crate) fn link_by<D: Derivative + 'static>(
+    out: Tensor,
+    ins: &[&Tensor],
+    name: &'static str,
+    derivative: impl FnOnce() -> D,
+) -> Tensor {
+    if !is_grad_enabled() || !out.dtype().is_float() || !ins.iter().any(|input| input.requires_grad()) {
+        return out;
+    }
+    let node = Node::new(name, ins, 1, Arc::new(derivative()), place());
+    Tensor::linked(out.data().clone(), Some((node, 0)))
+}

@@ -1,0 +1,261 @@
+//! Dispatch: how every operator runs on a device. The steps: autocast, infer, lay out, allocate the outputs, allocate the scratch,
+//! launch, record.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | this one | [`call`], and the steps in their order |
+//! | `operands` | the lists of tensors that an operator gets and gives |
+//! | `handle` | an operator that is borrowed, or shared with a queue |
+//! | `run` | outputs, and the inputs as a kernel takes them |
+//! | `into` | outputs in memory that is there already |
+//! | `in_place` | the steps of an operator that changes its inputs |
+//! | `scratch` | memory that one kernel works in |
+//! | `launch` | kernels, and bytes of the program, under the locks of their storages |
+//! | `pinned` | copies to and from pinned memory |
+//! | `link` | what the derivative reads, and the node that recorded the outputs |
+//! | `watch` | what is notified of each operator that has run |
+//! | `recompute` | an operator run once more |
+//!
+//! Every byte that an operation takes is taken here, in this order, on every device; a simulated one leaves
+//! out the kernel. Back ends compute only; operators (`ops/`, and the users' own) say what there is to do.
+//! No lock is held while memory is asked for: only around a kernel, or where one is queued.
+
+mod handle;
+mod in_place;
+mod into;
+mod launch;
+mod link;
+mod operands;
+mod pinned;
+mod recompute;
+mod run;
+mod scratch;
+mod watch;
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use crate::autocast;
+use crate::autograd::{is_grad_enabled, place};
+use crate::data::Data;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::few::fill;
+use crate::kernel::Kernel;
+use crate::layout::Layout;
+use crate::operator::{Operator, Place, Recorded, SavedTensors};
+use crate::tensor::{Node, Tensor};
+
+use handle::{Call, OperatorHandle, Owned};
+use in_place::execute_in_place;
+pub use into::into_out;
+pub(crate) use launch::{Copy, copy_to, read, write};
+use launch::{copy, launch};
+pub(crate) use link::link_by;
+use link::{link, note_views, save};
+pub use operands::Tensors;
+use operands::{Inputs, Metas, meta};
+pub(crate) use pinned::{copy_pinned, copy_to_pinned, empty_in_pinned, empty_pinned};
+pub(crate) use recompute::rerun;
+use run::{Execution, Types, existing, gather, gathered};
+use scratch::Scratch;
+use watch::notify;
+pub(crate) use watch::{ExecutedOperator, Watch, set_watch};
+
+/// Runs an operator on tensors of one device. Ours and the users' own run this way.
+///
+/// # Errors
+/// What the operator reports ([`Operator::infer`], its kernel); tensors of two devices; an input changed in
+/// place that takes part in recording, is expanded, or shares memory with another; out of memory. Nothing is
+/// left behind: outputs that were already allocated are freed.
+///
+/// # Panics
+/// Without tensors: an operator that has no inputs goes through [`create`].
+pub fn call<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensors> {
+    let Some(first) = ins.first() else {
+        unreachable!("{} has no tensors: it goes through `create`", op.name());
+    };
+    if autocast::is_enabled()
+        && let Some(cast) = autocast::inputs(op.autocast(), ins)?
+    {
+        return run_shared_or_owned(op, first.device(), &cast.iter().collect::<SmallVec<[&Tensor; 4]>>());
+    }
+    run_shared_or_owned(op, first.device(), ins)
+}
+
+/// The steps after autocast: a device that queues or is watched shares the operator, any other borrows it.
+fn run_shared_or_owned<O: Operator>(op: O, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
+    match device.shares_operators() {
+        false => run_and_record(Owned(op), device, ins),
+        true => run_and_record(Arc::new(op), device, ins),
+    }
+}
+
+/// Runs an operator and records it. Generic is only what makes the derivative: this is compiled once for each operator.
+fn run_and_record<H: OperatorHandle>(op: H, device: &Device, ins: &[&Tensor]) -> Result<Tensors> {
+    let shared = op.shared();
+    let (mut execution, mut saved) = (Execution::default(), SmallVec::new());
+    let call = Call { device, tensors: ins, op: &*op, shared: shared.as_ref() };
+    if !run_and_save(&call, &mut execution, &mut saved)? {
+        return Ok(link_outputs(ins, device, shared.as_ref(), execution, None));
+    }
+    let name = op.name();
+    let derivative = Arc::new(Recorded { op, saved });
+    let node = Node::new(name, ins, execution.outs.len(), derivative, place());
+    Ok(link_outputs(ins, device, shared.as_ref(), execution, Some(node)))
+}
+
+/// Runs the operator; says whether it is to be recorded, and then keeps what its derivative reads.
+fn run_and_save(call: &Call<'_>, execution: &mut Execution, saved: &mut SavedTensors) -> Result<bool> {
+    let mut datas: Inputs<'_> = SmallVec::new();
+    fill(&mut datas, call.tensors.iter().map(|tensor| tensor.data()));
+    let recording = is_grad_enabled() && call.tensors.iter().any(|tensor| tensor.requires_grad());
+    execute(call, &datas, recording, execution)?;
+    let recorded = recording && execution.outs.iter().any(|data| data.dtype.is_float());
+    if recorded {
+        save(call, execution, saved).map_err(Error::in_layer)?;
+    }
+    Ok(recorded)
+}
+
+/// The last step: the outputs as tensors, linked to the node that recorded them.
+fn link_outputs(
+    ins: &[&Tensor],
+    device: &Device,
+    shared: Option<&Arc<dyn Operator>>,
+    mut execution: Execution,
+    node: Option<Arc<Node>>,
+) -> Tensors {
+    let has_views = execution.has_views;
+    let tensors = match node {
+        None => execution.into_tensors(),
+        Some(node) => link(&node, ins, &mut execution),
+    };
+    if has_views {
+        note_views(&tensors, ins);
+    }
+    notify(device, shared, ins, tensors)
+}
+
+/// [`call`] of an operator with one output.
+pub(crate) fn call_one<O: Operator>(op: O, ins: &[&Tensor]) -> Result<Tensor> {
+    let mut outs = call(op, ins)?;
+    assert_eq!(outs.len(), 1, "outputs of an operator that has one");
+    Ok(outs.remove(0))
+}
+
+/// Runs an operator that has no inputs.
+///
+/// # Errors
+/// As [`call`].
+#[allow(clippy::needless_pass_by_value, reason = "as `call`")]
+pub fn create<O: Operator>(op: O, device: &Device) -> Result<Tensors> {
+    match device.shares_operators() {
+        false => execute_create(&Owned(op), device),
+        true => execute_create(&Arc::new(op), device),
+    }
+}
+
+fn execute_create<H: OperatorHandle>(op: &H, device: &Device) -> Result<Tensors> {
+    let mut execution = Execution::default();
+    let shared = op.shared();
+    execute(&Call { device, tensors: &[], op: &**op, shared: shared.as_ref() }, &[], false, &mut execution)?;
+    Ok(link_outputs(&[], device, shared.as_ref(), execution, None))
+}
+
+/// Memory for a tensor whose values are whatever is there; `name` names the request.
+pub(crate) fn empty(shape: &[usize], dtype: DType, device: &Device, name: &'static str) -> Result<Data> {
+    device.late_error()?;
+    Data::alloc(device, Layout::contiguous(shape), dtype, name)
+}
+
+/// Infers, lays out, allocates and launches: every step but recording.
+fn execute(call: &Call<'_>, ins: &[&Data], recording: bool, execution: &mut Execution) -> Result<()> {
+    let Call { device, op, .. } = *call;
+    device.late_error()?;
+    one_device(op, device, ins).map_err(Error::in_layer)?;
+    let mut metas: Metas<'_> = SmallVec::new();
+    fill(&mut metas, ins.iter().map(|data| meta(data)));
+    let mut outputs = op.infer(&metas).map_err(Error::in_layer)?;
+    if outputs.iter().any(|output| matches!(output.place, Place::InPlace(_))) {
+        *execution = execute_in_place(call, ins, &outputs, recording)?;
+        return Ok(());
+    }
+    if outputs.iter().all(|output| matches!(output.place, Place::View(_))) {
+        execution.outs.extend(outputs.into_iter().map(|output| existing(output, ins)));
+        execution.has_views = true;
+        return Ok(());
+    }
+    // Layout policy: what a kernel cannot take as it lies, or reads in another type, is copied first.
+    let types = Types::of(device, op);
+    for (i, data) in ins.iter().enumerate() {
+        let dtype = types.of_kernel(data.dtype);
+        if dtype != data.dtype || !op.takes(i, &data.layout) {
+            execution.gathered.push((i, gather(device, op, i, data, dtype)?));
+        }
+    }
+    // The inputs as the kernel takes them, and what is known of those.
+    let copied: Inputs<'_>;
+    let copied_metas: Metas<'_>;
+    let (lying, metas) = if execution.gathered.is_empty() {
+        (ins, &metas)
+    } else {
+        copied = ins
+            .iter()
+            .enumerate()
+            .map(|(i, data)| gathered(&execution.gathered, i).unwrap_or(data))
+            .collect();
+        copied_metas = copied.iter().map(|data| meta(data)).collect();
+        (&copied[..], &copied_metas)
+    };
+    let mut written: SmallVec<[usize; 4]> = SmallVec::new();
+    for (i, output) in outputs.drain(..).enumerate() {
+        if output.place == Place::New {
+            if let Some(target) = into::target(op, i, &output, device, lying, recording)? {
+                written.push(i);
+                execution.outs.push(target);
+                continue;
+            }
+            // Built where it stays: a layout is large enough for its moves to be seen in `bench dispatch`.
+            let storage = Data::alloc_storage(device, &output.layout, output.dtype, op.name())?;
+            written.push(i);
+            execution.outs.push(Data { storage, layout: output.layout, dtype: output.dtype });
+        } else {
+            execution.outs.push(existing(output, lying));
+            execution.has_views = true;
+        }
+    }
+    let mut wide: Vec<(usize, Data)> = Vec::new();
+    for &i in &written {
+        wide.extend(types.alloc_converted(device, &execution.outs[i])?.map(|data| (i, data)));
+    }
+    let scratch = {
+        let mut outs = Metas::new();
+        fill(
+            &mut outs,
+            execution.outs.iter().enumerate().map(|(i, out)| meta(gathered(&wide, i).unwrap_or(out))),
+        );
+        Scratch::alloc(device, op, op.scratch(metas, &outs, device.facts()))?
+    };
+    let mut to: Inputs<'_> = SmallVec::new();
+    fill(&mut to, written.iter().map(|&i| gathered(&wide, i).unwrap_or(&execution.outs[i])));
+    launch(call, lying, &to, scratch.as_ref())?;
+    wide.iter().try_for_each(|(i, data)| copy(device, data, &execution.outs[*i]))
+}
+
+fn one_device(op: &dyn Operator, device: &Device, ins: &[&Data]) -> Result<()> {
+    match ins.iter().find(|data| data.storage.device() != device) {
+        None => Ok(()),
+        Some(other) => Err(Error::Device {
+            op: op.name(),
+            first: device.name().to_owned(),
+            second: match other.storage.device().name() {
+                // Names need not differ.
+                name if name == device.name() => format!("another device called {name}"),
+                name => name.to_owned(),
+            },
+        }),
+    }
+}

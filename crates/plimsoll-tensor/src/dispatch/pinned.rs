@@ -1,0 +1,63 @@
+//! Copies to and from pinned memory.
+
+use super::launch::{copy, lock, use_on_current_stream};
+use crate::capturing;
+use crate::data::Data;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::layout::Layout;
+use crate::pinned;
+use crate::storage::Storage;
+use crate::stream::Event;
+
+/// Copies between pinned memory of the host and a device, on that device's current stream. Both are contiguous. Where the
+/// device computes later, so does the copy: the host waits for it when it uses the pinned memory.
+pub(crate) fn copy_pinned(from: &Data, to: &Data, device: &Device, op: &'static str) -> Result<()> {
+    let why = "the host cannot know when a replay has copied: copy before the step, or after it";
+    capturing::refuse(device.number(), op, why)?;
+    device.late_error()?;
+    pinned::is_used_by(device);
+    let on = device.current_stream();
+    // Written, too, as far as the host is concerned: nothing else uses the pinned memory until the copy is noted.
+    let locks = lock(&[], &[from, to], op)?;
+    if device.has_values() {
+        device.backend().copy(from.view(&locks), to.view(&locks), on.id())?;
+    }
+    let (there, pinned) = if to.storage.device() == device { (to, from) } else { (from, to) };
+    use_on_current_stream(device, [there]);
+    if device.queues().is_some() {
+        let copied = Event::new();
+        if let Err(error) = copied.record_now(&on) {
+            // Without an event, the host cannot know when it may use the pinned memory: it waits for everything.
+            device.synchronize()?;
+            return Err(error);
+        }
+        pinned.storage.is_copied_until(copied, &on);
+    }
+    Ok(())
+}
+
+/// A row-major copy in pinned memory, on the host.
+pub(crate) fn copy_to_pinned(from: &Data, op: &'static str) -> Result<Data> {
+    let pinned = empty_pinned(from, from.storage.device(), op)?;
+    copy(from.storage.device(), from, &pinned)?;
+    Ok(pinned)
+}
+
+/// Pinned memory for a row-major copy.
+pub(crate) fn empty_pinned(like: &Data, host: &Device, op: &'static str) -> Result<Data> {
+    empty_in_pinned(like.layout.shape(), like.dtype, host, op)
+}
+
+/// Pinned memory for a row-major tensor.
+pub(crate) fn empty_in_pinned(
+    shape: &[usize],
+    dtype: DType,
+    host: &Device,
+    op: &'static str,
+) -> Result<Data> {
+    let layout = Layout::contiguous(shape);
+    let storage = Storage::alloc_pinned(host, (layout.len() * dtype.size()) as u64, op)?;
+    Ok(Data { storage, layout, dtype })
+}

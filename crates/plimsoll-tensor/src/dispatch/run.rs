@@ -1,0 +1,101 @@
+//! What one execution makes: outputs, and the inputs as a kernel takes them.
+
+use smallvec::SmallVec;
+
+use super::launch::{Copy, copy};
+use super::operands::Tensors;
+use crate::data::Data;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::facts::DeviceKind;
+use crate::kernel::Kernel;
+use crate::layout::Layout;
+use crate::operator::{Operator, Output, Place};
+use crate::tensor::Tensor;
+
+/// What came of an operator.
+#[derive(Default)]
+pub(super) struct Execution {
+    pub(super) outs: SmallVec<[Data; 1]>,
+    /// Copies of the inputs that a kernel could not take as they lie or are, by number.
+    pub(super) gathered: Vec<(usize, Data)>,
+    /// For each output, the number of the input that it is, changed in place; empty where none is.
+    pub(super) changed: Vec<Option<usize>>,
+    /// Whether outputs are views of inputs.
+    pub(super) has_views: bool,
+}
+
+impl Execution {
+    pub(super) fn into_tensors(mut self) -> Tensors {
+        let mut tensors = Tensors::new();
+        for data in self.outs.drain(..) {
+            tensors.push(Tensor::from_data(data));
+        }
+        tensors
+    }
+}
+
+pub(super) fn gathered(copies: &[(usize, Data)], i: usize) -> Option<&Data> {
+    copies.iter().find(|(at, _)| *at == i).map(|(_, data)| data)
+}
+
+/// In which types a kernel reads and writes on a device. The host's kernels know few types; those of other devices are
+/// written for the types of their tensors.
+pub(super) struct Types<'a> {
+    kernel: &'a dyn Kernel,
+    converts: bool,
+}
+
+impl<'a> Types<'a> {
+    pub(super) fn of(device: &Device, kernel: &'a dyn Operator) -> Types<'a> {
+        Types { kernel, converts: device.facts().kind == DeviceKind::Cpu }
+    }
+
+    pub(super) fn of_kernel(&self, dtype: DType) -> DType {
+        // Asked for every tensor of every operator: the commonest type first.
+        if dtype == DType::F32 || !self.converts { dtype } else { self.kernel.cpu_type(dtype) }
+    }
+
+    /// Where the kernel writes an output, if in another type.
+    pub(super) fn alloc_converted(&self, device: &Device, out: &Data) -> Result<Option<Data>> {
+        let dtype = self.of_kernel(out.dtype);
+        if dtype == out.dtype {
+            return Ok(None);
+        }
+        Data::alloc(device, out.layout.dense(), dtype, "to_dtype").map(Some)
+    }
+}
+
+/// An output in the memory of an input.
+pub(super) fn existing(output: Output, ins: &[&Data]) -> Data {
+    let (layout, i) = match output.place {
+        Place::View(i) => (output.layout, i),
+        Place::InPlace(i) => (ins[i].layout.clone(), i),
+        Place::New => unreachable!("an output with memory of its own"),
+    };
+    // A changed input is what the kernel changes: a converted copy has another type than the output.
+    let dtype = if output.place == Place::InPlace(i) { ins[i].dtype } else { output.dtype };
+    Data { storage: ins[i].storage.clone(), layout, dtype }
+}
+
+/// A copy of an input in the type that the kernel reads: in the same order of dimensions if the kernel takes that,
+/// else row-major.
+pub(super) fn gather(
+    device: &Device,
+    op: &dyn Operator,
+    i: usize,
+    data: &Data,
+    dtype: DType,
+) -> Result<Data> {
+    let dense = data.layout.dense();
+    let layout = if op.takes(i, &data.layout) && op.takes(i, &dense) {
+        dense
+    } else {
+        Layout::contiguous(data.layout.shape())
+    };
+    let name = if dtype == data.dtype { Copy::AS_IT_IS.name() } else { "to_dtype" };
+    let copy = Data::alloc(device, layout, dtype, name)?;
+    self::copy(device, data, &copy)?;
+    Ok(copy)
+}

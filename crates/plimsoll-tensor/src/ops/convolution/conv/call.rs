@@ -1,0 +1,150 @@
+//! The methods of tensors.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::format::suggested;
+use super::options::{
+    Conv1dOptions, Conv2dOptions, Conv3dOptions, ConvOptions, ConvTranspose1dOptions, ConvTranspose2dOptions,
+    ConvTranspose3dOptions, ConvTransposeOptions,
+};
+use super::passes::{Convolution, Pass};
+use super::sizes::{self, ConvOperands};
+use crate::cpu::kernels::conv::{ConvShape, Format};
+use crate::dispatch::call_one;
+use crate::error::Result;
+use crate::tensor::Tensor;
+use crate::tf32;
+
+impl Tensor {
+    /// Cross-correlation of `[batch, in, length]` with the filters `[out, in / groups, kernel]`, plus `[out]`. As
+    /// `torch.nn.functional.conv1d`; an input without a batch gives an output without one.
+    ///
+    /// # Errors
+    /// As [`Tensor::conv2d`].
+    pub fn conv1d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv1dOptions) -> Result<Tensor> {
+        self.convolution(weight, bias, options)
+    }
+
+    /// Cross-correlation of `[batch, in, h, w]` with the filters `[out, in / groups, kh, kw]`, plus `[out]`. As
+    /// `torch.nn.functional.conv2d`; an input without a batch gives an output without one. Images or filters that lie
+    /// channels-last give results that do.
+    ///
+    /// # Errors
+    /// Sizes that do not fit together; windows larger than the padded image; a stride or dilation of 0; groups that do not
+    /// divide the channels; out of memory.
+    pub fn conv2d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv2dOptions) -> Result<Tensor> {
+        self.convolution(weight, bias, options)
+    }
+
+    /// Cross-correlation of `[batch, in, d, h, w]` with the filters `[out, in / groups, kd, kh, kw]`, plus `[out]`. As
+    /// `torch.nn.functional.conv3d`.
+    ///
+    /// # Errors
+    /// As [`Tensor::conv2d`].
+    pub fn conv3d(&self, weight: &Tensor, bias: Option<&Tensor>, options: Conv3dOptions) -> Result<Tensor> {
+        self.convolution(weight, bias, options)
+    }
+
+    /// As [`Tensor::conv_transpose2d`] with one spatial dimension.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn conv_transpose1d(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: ConvTranspose1dOptions,
+    ) -> Result<Tensor> {
+        self.convolution_transposed(weight, bias, options)
+    }
+
+    /// The derivative of [`Tensor::conv2d`] with the same weight, as an operation on `[batch, in, h, w]`: the weight is
+    /// `[in, out / groups, kh, kw]`, the bias `[out]`. As `torch.nn.functional.conv_transpose2d`.
+    ///
+    /// # Errors
+    /// As [`Tensor::conv2d`]; an output padding as large as stride and dilation; a padding that leaves nothing.
+    pub fn conv_transpose2d(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: ConvTranspose2dOptions,
+    ) -> Result<Tensor> {
+        self.convolution_transposed(weight, bias, options)
+    }
+
+    /// As [`Tensor::conv_transpose2d`] with three spatial dimensions.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn conv_transpose3d(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: ConvTranspose3dOptions,
+    ) -> Result<Tensor> {
+        self.convolution_transposed(weight, bias, options)
+    }
+
+    /// [`Tensor::conv1d`], [`Tensor::conv2d`] and [`Tensor::conv3d`] in one: `N` is 1, 2 or 3.
+    ///
+    /// # Errors
+    /// As [`Tensor::conv2d`].
+    pub fn convolution<const N: usize>(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: ConvOptions<N>,
+    ) -> Result<Tensor> {
+        const { assert!(0 < N && N <= 3, "a convolution has one to three spatial dimensions") };
+        self.batched::<N>(|x| {
+            let shape = sizes::forward(&given(Pass::Forward, N, x, weight, bias), &options)?;
+            run(Pass::Forward, shape, x, weight, bias)
+        })
+    }
+
+    /// [`Tensor::conv_transpose1d`], [`Tensor::conv_transpose2d`] and [`Tensor::conv_transpose3d`] in one: `N` is 1, 2 or 3.
+    ///
+    /// # Errors
+    /// As [`Tensor::conv_transpose2d`].
+    pub fn convolution_transposed<const N: usize>(
+        &self,
+        weight: &Tensor,
+        bias: Option<&Tensor>,
+        options: ConvTransposeOptions<N>,
+    ) -> Result<Tensor> {
+        const { assert!(0 < N && N <= 3, "a convolution has one to three spatial dimensions") };
+        self.batched::<N>(|x| {
+            let shape = sizes::transposed(&given(Pass::Transposed, N, x, weight, bias), &options)?;
+            run(Pass::Transposed, shape, x, weight, bias)
+        })
+    }
+
+    /// A call on images with a batch; without one, they get a batch of one for as long.
+    fn batched<const N: usize>(&self, f: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<Tensor> {
+        match self.rank() == N + 1 {
+            true => f(&self.unsqueeze(0)?)?.squeeze(0),
+            false => f(self),
+        }
+    }
+}
+
+fn given<'a>(
+    pass: Pass,
+    rank: usize,
+    x: &'a Tensor,
+    weight: &'a Tensor,
+    bias: Option<&'a Tensor>,
+) -> ConvOperands<'a> {
+    let may_be_empty = x.shape().first() == Some(&0) || x.dtype().is_float() && x.dtype().size() == 2;
+    let (input, weight, bias) = (x.shape(), weight.shape(), bias.map(Tensor::shape));
+    ConvOperands { op: pass.name(rank), input, weight, bias, may_be_empty }
+}
+
+/// As PyTorch: results lie channels-last where images or filters do.
+fn run(pass: Pass, shape: ConvShape, x: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+    let filters = suggested(weight);
+    let images = if suggested(x) == Format::ChannelsLast { Format::ChannelsLast } else { filters };
+    let mut ins: SmallVec<[&Tensor; 3]> = smallvec![x, weight];
+    ins.extend(bias);
+    call_one(Convolution { pass, shape, images, filters, tf32: tf32::is_allowed_in_convolutions() }, &ins)
+}

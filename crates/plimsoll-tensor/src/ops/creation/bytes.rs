@@ -1,0 +1,27 @@
+//! The bytes of a tensor, for files.
+
+use crate::dispatch;
+use crate::error::Result;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// The native-endian bytes of the elements, row-major: what [`Tensor::from_bytes`] takes.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{DType, Device, Tensor};
+    /// let x = Tensor::from_slice(&[1i16, 2], &[2], &Device::cpu())?;
+    /// let again = Tensor::from_bytes(&x.to_bytes()?, DType::I16, &[2], &Device::cpu())?;
+    /// assert_eq!(again.to_vec::<i16>()?, [1, 2]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A device that computes no values; out of memory where a view must be gathered first.
+    pub fn to_bytes(&self) -> Result<Vec<u8>> {
+        if !self.device().has_values() {
+            let device = self.device().name().to_owned();
+            return Err(crate::error::Error::NoValues { op: "to_bytes", device });
+        }
+        dispatch::read(self.detach().contiguous()?.data(), "to_bytes")
+    }
+}

@@ -1,0 +1,119 @@
+//! Copies: into new memory, and between types.
+
+use smallvec::smallvec;
+
+use crate::dispatch::{Copy, call, call_one};
+use crate::dtype::DType;
+use crate::error::Result;
+use crate::kernel::Kernel;
+use crate::operator::{Backward, Cost, Meta, Operator, Output, Outputs};
+use crate::ops::elementwise::operands;
+use crate::suite::Case;
+use crate::tensor::{Grads, Tensor};
+
+impl Operator for Copy {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [x] = operands::inputs(self.name(), ins)?;
+        Ok(smallvec![match self.to {
+            None => Output::new(x.shape(), x.dtype),
+            Some(dtype) => Output::laid_out(x.layout.dense(), dtype),
+        }])
+    }
+
+    fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
+        Cost::streaming(0, ins, outs)
+    }
+
+    fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
+        Ok(smallvec![at.grad(0).map(|grad| grad.to_dtype(at.dtype(0))).transpose()?])
+    }
+}
+
+impl Tensor {
+    /// The values in row-major order without gaps: itself where they are, else a copy.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn contiguous(&self) -> Result<Tensor> {
+        if self.is_contiguous() { Ok(self.clone()) } else { self.copy() }
+    }
+
+    /// A contiguous copy with storage of its own. As `Tensor.clone`: gradients flow through.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn copy(&self) -> Result<Tensor> {
+        call_one(Copy::AS_IT_IS, &[self])
+    }
+
+    /// The values converted to another type: floating point rounds to the nearest, or towards zero and into range
+    /// where it becomes a whole number; whole numbers wrap; `bool` is true where a value is not zero. Gradients flow
+    /// between types of floating point. As `Tensor.to(dtype)`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn to_dtype(&self, dtype: DType) -> Result<Tensor> {
+        if self.dtype() == dtype {
+            return Ok(self.clone());
+        }
+        call_one(Copy { to: Some(dtype) }, &[self])
+    }
+}
+
+impl Tensor {
+    /// Converted to `float64`. As `Tensor.double()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn double(&self) -> Result<Tensor> {
+        self.to_dtype(DType::F64)
+    }
+
+    /// Converted to `float32`. As `Tensor.float()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn float(&self) -> Result<Tensor> {
+        self.to_dtype(DType::F32)
+    }
+
+    /// Converted to `float16`. As `Tensor.half()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn half(&self) -> Result<Tensor> {
+        self.to_dtype(DType::F16)
+    }
+
+    /// Converted to `bfloat16`. As `Tensor.bfloat16()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn bfloat16(&self) -> Result<Tensor> {
+        self.to_dtype(DType::BF16)
+    }
+
+    /// Converted to `int64`. As `Tensor.long()`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn long(&self) -> Result<Tensor> {
+        self.to_dtype(DType::I64)
+    }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let same = |ins: &[Vec<f64>]| vec![ins[0].clone()];
+    let whole = |ins: &[Vec<f64>]| vec![ins[0].iter().map(|x| x.trunc()).collect()];
+    vec![
+        Case::new("copy", &[&[3, 4]], |ins| call(Copy::AS_IT_IS, ins)).expect(same),
+        Case::new("to_dtype", &[&[3, 4]], |ins| call(Copy { to: Some(DType::I32) }, ins))
+            .expect(whole)
+            .without_derivative(),
+        Case::new("to_dtype there and back", &[&[3, 4]], |ins| {
+            Ok(smallvec![ins[0].to_dtype(DType::F64)?.to_dtype(DType::F32)?])
+        })
+        .expect(same),
+    ]
+}

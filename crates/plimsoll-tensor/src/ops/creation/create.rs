@@ -1,0 +1,357 @@
+//! How tensors come to be: from values, filled, counted, drawn.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use crate::cpu::kernels::random;
+use crate::cpu::kernels::strided::{copy_strided, fill};
+use crate::cuda::{self, CudaCall, Placed};
+use crate::data::Data;
+use crate::device::Device;
+use crate::dispatch;
+use crate::dtype::{DType, Element, by_dtype};
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel, Varies};
+use crate::layout::{self, Dims};
+use crate::operator::{Meta, Operator, Output, Outputs};
+use crate::random::{Distribution, RandomStream};
+use crate::suite::Case;
+use crate::tensor::Tensor;
+use crate::view::Out;
+
+/// What new tensors are filled with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// One value everywhere.
+    Value(f64),
+    /// `start`, `start + step`, …
+    Sequence { start: f64, step: f64 },
+    /// This many values from `start` to `end`, both included, at equal distances.
+    Between { start: f64, end: f64, count: usize },
+    /// Random values.
+    Random(Distribution, RandomStream),
+    /// Random whole numbers from `low` up to, not including, `high`.
+    Integers { low: i64, high: i64, from: RandomStream },
+    /// The whole numbers below the length in random order.
+    Permutation(RandomStream),
+}
+
+impl Source {
+    /// Writes it over `out`.
+    pub(crate) fn write(self, out: Out<'_>) {
+        match self {
+            Source::Value(value) => by_dtype!(out.dtype(), T => fill_strided::<T>(T::from_f64(value), out)),
+            Source::Sequence { start, step } => numbered(out, |i| start + i as f64 * step),
+            // From both ends, as PyTorch: the last value is `end` itself.
+            Source::Between { start, end, count } => {
+                let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
+                numbered(out, |i| match i < count / 2 || count == 1 {
+                    true => start + step * i as f64,
+                    false => end - step * (count - 1 - i) as f64,
+                });
+            }
+            Source::Integers { low, high, from } => random::integers(low, high, from, out.elements()),
+            Source::Permutation(from) => random::permutation(from, out.elements()),
+            Source::Random(distribution, from) => match out.dtype() {
+                DType::F64 => random::fill::<f64>(distribution, from, out.elements()),
+                _ => random::fill::<f32>(distribution, from, out.elements()),
+            },
+        }
+    }
+
+    /// The same on a GPU.
+    pub(crate) fn write_cuda(self, call: &mut CudaCall<'_>, out: Placed<'_>) -> Result<()> {
+        match self {
+            Source::Value(value) => cuda::elementwise::fill(call, value, out),
+            Source::Sequence { start, step } => cuda::elementwise::sequence(call, start, step, out),
+            Source::Random(distribution, from) => cuda::random::draw(call, distribution, from, out),
+            Source::Between { start, end, count } => {
+                let step = if count > 1 { (end - start) / (count - 1) as f64 } else { 0.0 };
+                let (half, last) = (if count == 1 { 1 } else { count / 2 }, count.saturating_sub(1));
+                let front = format!("C({start:?}) + C({step:?}) * C(i)");
+                let back = format!("C({end:?}) - C({step:?}) * (C({:?}) - C(i))", last as f64);
+                let text = format!("C(i) < C({:?}) ? {front} : {back}", half as f64);
+                let expression = cuda::elementwise::Expression::new(text, DType::F64);
+                cuda::elementwise::evaluate(call, expression, &[], out)
+            }
+            Source::Integers { low, high, from } => cuda::random::integers(call, low, high, from, out),
+            Source::Permutation(from) => cuda::random::permutation(call, from, out),
+        }
+    }
+
+    /// The random numbers that it draws, if any.
+    pub(crate) fn varies(self) -> Option<Varies> {
+        match self {
+            Source::Random(_, from) | Source::Integers { from, .. } | Source::Permutation(from) => {
+                Some(Varies::Random(from))
+            }
+            Source::Value(_) | Source::Sequence { .. } | Source::Between { .. } => None,
+        }
+    }
+
+    /// The same with other random numbers.
+    pub(crate) fn with_random(self, from: RandomStream) -> Source {
+        match self {
+            Source::Random(distribution, _) => Source::Random(distribution, from),
+            Source::Integers { low, high, .. } => Source::Integers { low, high, from },
+            Source::Permutation(_) => Source::Permutation(from),
+            fixed => fixed,
+        }
+    }
+
+    /// Refuses types that have no such values.
+    pub(crate) fn check(self, op: &'static str, dtype: DType) -> Result<()> {
+        let refused = |expected| Err(Error::DType { op, expected, got: dtype });
+        match self {
+            Source::Value(_) => Ok(()),
+            Source::Sequence { .. } | Source::Between { .. } if dtype == DType::Bool => {
+                refused("a type of numbers")
+            }
+            Source::Sequence { .. } | Source::Between { .. } => Ok(()),
+            Source::Integers { .. } | Source::Permutation(_) if dtype.is_float() || dtype == DType::Bool => {
+                refused("a type of whole numbers")
+            }
+            Source::Integers { .. } | Source::Permutation(_) => Ok(()),
+            Source::Random(..) if !dtype.is_float() => refused("a type of floating point"),
+            Source::Random(..) => Ok(()),
+        }
+    }
+
+    /// The type in which the host's kernel writes: random values are drawn in 32 or 64 bits.
+    pub(crate) fn cpu_type(self, dtype: DType) -> DType {
+        match self {
+            Source::Random(..) | Source::Integers { .. } | Source::Permutation(_) => dtype.accumulator(),
+            _ => dtype,
+        }
+    }
+}
+
+/// A function of the number of each element, row-major.
+fn numbered(out: Out<'_>, value: impl Fn(usize) -> f64) {
+    by_dtype!(out.dtype(), T => {
+        let write = |(i, x): (usize, &mut <T as Element>::Stored)| *x = T::from_f64(value(i)).to_stored();
+        out.elements::<<T as Element>::Stored>().iter_mut().enumerate().for_each(write);
+    });
+}
+
+fn fill_strided<T: Element>(value: T, out: Out<'_>) {
+    let (shape, strides, repeat) = (out.shape(), out.strides(), Dims::from_elem(0, out.shape().len()));
+    match out.layout().is_contiguous() {
+        true => fill(out.elements(), value.to_stored()),
+        false => copy_strided(shape, &[value.to_stored()], &repeat, out.elements(), strides),
+    }
+}
+
+/// `() -> out`.
+#[derive(Clone, Debug)]
+struct Create {
+    /// What the caller asked for, in PyTorch's words: `zeros`, `randn`.
+    name: &'static str,
+    source: Source,
+    shape: Dims,
+    dtype: DType,
+}
+
+impl Kernel for Create {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        self.source.cpu_type(dtype)
+    }
+
+    fn varies(&self) -> Option<Varies> {
+        self.source.varies()
+    }
+
+    fn with_random(&self, from: RandomStream) -> Option<Arc<dyn Kernel>> {
+        Some(Arc::new(Create { source: self.source.with_random(from), ..self.clone() }))
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        let out = call.outs[0];
+        self.source.write_cuda(call, out)
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([], [out]) = call.split();
+        self.source.write(out);
+        Ok(())
+    }
+}
+
+impl Operator for Create {
+    fn infer(&self, _: &[Meta<'_>]) -> Result<Outputs> {
+        layout::checked_len(&self.shape)?;
+        self.source.check(self.name, self.dtype)?;
+        Ok(smallvec![Output::new(&self.shape, self.dtype)])
+    }
+}
+
+/// An error unless the bytes are those of a shape's elements.
+fn want_elements(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<()> {
+    let needed = layout::checked_len(shape)? * dtype.size();
+    if bytes.len() != needed {
+        let got = bytes.len();
+        let message = format!("shape {shape:?} of {dtype} has {needed} bytes, the values have {got}");
+        return Err(Error::shape("from_bytes", message));
+    }
+    if dtype == DType::Bool
+        && let Some(at) = bytes.iter().position(|&byte| byte > 1)
+    {
+        let message = format!("byte {at} is {}; truth values are 0 or 1", bytes[at]);
+        return Err(Error::argument("from_bytes", message));
+    }
+    Ok(())
+}
+
+impl Tensor {
+    /// A tensor with these values, row-major, and this shape. As `torch.tensor`.
+    ///
+    /// # Errors
+    /// A shape that does not have as many elements as `values`; out of memory.
+    pub fn from_slice<T: Element>(values: &[T], shape: &[usize], device: &Device) -> Result<Tensor> {
+        Tensor::from_bytes(T::bytes_of(values), T::DTYPE, shape, device)
+    }
+
+    /// A tensor from the native-endian bytes of its elements, row-major.
+    ///
+    /// # Errors
+    /// A byte count that is not the shape's; a truth value that is neither 0 nor 1; out of memory.
+    pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[usize], device: &Device) -> Result<Tensor> {
+        want_elements(bytes, dtype, shape)?;
+        let data = dispatch::empty(shape, dtype, device, "tensor")?;
+        dispatch::write(&data, bytes)?;
+        Ok(Tensor::from_data(data))
+    }
+
+    /// [`Tensor::from_bytes`] in pinned memory of the host, copied once. As `torch.tensor(…, pin_memory=True)`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{DType, Tensor};
+    /// let x = Tensor::from_bytes_pinned(&[1, 2, 3, 4], DType::U8, &[2, 2])?;
+    /// assert!(x.is_pinned());
+    /// assert_eq!(x.to_vec::<u8>()?, [1, 2, 3, 4]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Tensor::from_bytes`]; no pinned memory: [`Error::PinnedMemory`].
+    pub fn from_bytes_pinned(bytes: &[u8], dtype: DType, shape: &[usize]) -> Result<Tensor> {
+        want_elements(bytes, dtype, shape)?;
+        let data = dispatch::empty_in_pinned(shape, dtype, &Device::cpu(), "pin_memory")?;
+        dispatch::write(&data, bytes)?;
+        Ok(Tensor::from_data(data))
+    }
+
+    /// Memory for a tensor whose values are whatever is there. As `torch.empty`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn empty(shape: &[usize], dtype: DType, device: &Device) -> Result<Tensor> {
+        dispatch::empty(shape, dtype, device, "tensor").map(Tensor::from_data)
+    }
+
+    /// Zeros in 32-bit floating point. As `torch.zeros`.
+    ///
+    /// # Errors
+    /// Out of memory, as for every constructor.
+    pub fn zeros(shape: &[usize], device: &Device) -> Result<Tensor> {
+        create("zeros", Source::Value(0.0), shape, DType::F32, device)
+    }
+
+    /// Ones in 32-bit floating point. As `torch.ones`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn ones(shape: &[usize], device: &Device) -> Result<Tensor> {
+        create("ones", Source::Value(1.0), shape, DType::F32, device)
+    }
+
+    /// One value everywhere, converted to `dtype`. As `torch.full`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn full(shape: &[usize], value: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+        create("full", Source::Value(value), shape, dtype, device)
+    }
+
+    /// Zeros of another tensor's shape and type, on its device and in its order of dimensions. As `torch.zeros_like`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn zeros_like(&self) -> Result<Tensor> {
+        like(self, |shape| create("zeros_like", Source::Value(0.0), shape, self.dtype(), self.device()))
+    }
+
+    /// Ones of another tensor's shape and type, on its device and in its order of dimensions. As `torch.ones_like`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn ones_like(&self) -> Result<Tensor> {
+        like(self, |shape| create("ones_like", Source::Value(1.0), shape, self.dtype(), self.device()))
+    }
+
+    /// `0, 1, …, n - 1` as 64-bit integers. As `torch.arange(n)`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn arange(n: usize, device: &Device) -> Result<Tensor> {
+        create("arange", Source::Sequence { start: 0.0, step: 1.0 }, &[n], DType::I64, device)
+    }
+
+    /// Values from the standard normal distribution. As `torch.randn`; see [`Device::manual_seed`].
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn randn(shape: &[usize], device: &Device) -> Result<Tensor> {
+        let from = Distribution::Normal { mean: 0.0, std: 1.0 };
+        create("randn", Source::Random(from, device.next_random()), shape, DType::F32, device)
+    }
+
+    /// Values drawn evenly from 0 up to, not including, 1. As `torch.rand`; see [`Device::manual_seed`].
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn rand(shape: &[usize], device: &Device) -> Result<Tensor> {
+        let from = Distribution::Uniform { low: 0.0, high: 1.0 };
+        create("rand", Source::Random(from, device.next_random()), shape, DType::F32, device)
+    }
+}
+
+/// What `make` makes of a shape, with the dimensions in the order of `x`: `make` gets the shape as it lies, and gives the same for
+/// any order.
+pub(in crate::ops) fn like(x: &Tensor, make: impl FnOnce(&[usize]) -> Result<Tensor>) -> Result<Tensor> {
+    let layout = x.data().layout.dense();
+    if layout.is_contiguous() {
+        return make(x.shape());
+    }
+    let lying: Dims = layout.order().iter().map(|&dim| x.shape()[dim]).collect();
+    let made = make(&lying)?;
+    let Data { storage, dtype, .. } = made.data().clone();
+    Ok(Tensor::from_data(Data { storage, layout, dtype }))
+}
+
+pub(in crate::ops) fn create(
+    name: &'static str,
+    source: Source,
+    shape: &[usize],
+    dtype: DType,
+    device: &Device,
+) -> Result<Tensor> {
+    let op = Create { name, source, shape: shape.into(), dtype };
+    Ok(dispatch::create(op, device)?.remove(0))
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let full =
+        |ins: &[&Tensor]| Ok(smallvec![Tensor::full(ins[0].shape(), 2.5, DType::F32, ins[0].device())?]);
+    let count = |ins: &[&Tensor]| Ok(smallvec![Tensor::arange(ins[0].numel(), ins[0].device())?]);
+    vec![
+        Case::new("full", &[&[2, 3]], full).expect(|_| vec![vec![2.5; 6]]).without_derivative(),
+        Case::new("arange", &[&[4]], count).expect(|_| vec![vec![0.0, 1.0, 2.0, 3.0]]).without_derivative(),
+    ]
+}

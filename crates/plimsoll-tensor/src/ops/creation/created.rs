@@ -1,0 +1,161 @@
+//! More ways in which tensors come to be: sequences, the identity, random integers and permutations, and all of them in the
+//! shape of another tensor.
+
+use smallvec::smallvec;
+
+use super::create::{Source, create, like};
+use crate::autograd::no_grad;
+use crate::device::Device;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::random::Distribution;
+use crate::suite::Case;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// `start`, `start + step`, … up to, not including, `end`, in a type. As `torch.arange(start, end, step)`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{DType, Device, Tensor};
+    /// let x = Tensor::arange_from(1.0, 2.0, 0.25, DType::F32, &Device::cpu())?;
+    /// assert_eq!(x.to_vec::<f32>()?, [1.0, 1.25, 1.5, 1.75]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// A step of 0 or away from the end; bounds that are not finite; out of memory.
+    pub fn arange_from(start: f64, end: f64, step: f64, dtype: DType, device: &Device) -> Result<Tensor> {
+        let count = (end - start) / step;
+        if step == 0.0 || !count.is_finite() || count < 0.0 {
+            let message =
+                format!("from {start} to {end} by {step}: the step must be finite and lead to the end");
+            return Err(Error::argument("arange", message));
+        }
+        create("arange", Source::Sequence { start, step }, &[count.ceil() as usize], dtype, device)
+    }
+
+    /// `count` values from `start` to `end`, both included, in `float32`. As `torch.linspace`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn linspace(start: f64, end: f64, count: usize, device: &Device) -> Result<Tensor> {
+        create("linspace", Source::Between { start, end, count }, &[count], DType::F32, device)
+    }
+
+    /// `base` to the powers of [`Tensor::linspace`]. As `torch.logspace`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn logspace(start: f64, end: f64, count: usize, base: f64, device: &Device) -> Result<Tensor> {
+        Tensor::linspace(start, end, count, device)?.affine(base.ln(), 0.0)?.exp()
+    }
+
+    /// Ones on the diagonal, zeros elsewhere, in `float32`. As `torch.eye(rows, columns)`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn eye(rows: usize, columns: usize, device: &Device) -> Result<Tensor> {
+        let eye = Tensor::zeros(&[rows, columns], device)?;
+        eye.diagonal(0, 0, 1)?.fill_(1.0)?;
+        Ok(eye)
+    }
+
+    /// Whole numbers drawn evenly from `low` up to, not including, `high`, as `int64`. As `torch.randint`; see
+    /// [`Device::manual_seed`].
+    ///
+    /// # Errors
+    /// No number between them; out of memory.
+    pub fn randint(low: i64, high: i64, shape: &[usize], device: &Device) -> Result<Tensor> {
+        if low >= high {
+            return Err(Error::argument(
+                "randint",
+                format!("from {low} up to {high}: there is no number between"),
+            ));
+        }
+        create(
+            "randint",
+            Source::Integers { low, high, from: device.next_random() },
+            shape,
+            DType::I64,
+            device,
+        )
+    }
+
+    /// `0, 1, …, n - 1` in random order, as `int64`. As `torch.randperm`; see [`Device::manual_seed`].
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn randperm(n: usize, device: &Device) -> Result<Tensor> {
+        create("randperm", Source::Permutation(device.next_random()), &[n], DType::I64, device)
+    }
+
+    /// One value everywhere, in another tensor's shape, type and order of dimensions. As `torch.full_like`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn full_like(&self, value: f64) -> Result<Tensor> {
+        like(self, |shape| create("full_like", Source::Value(value), shape, self.dtype(), self.device()))
+    }
+
+    /// Memory for a tensor of another one's shape, type and order of dimensions, whose values are whatever is there. As
+    /// `torch.empty_like`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn empty_like(&self) -> Result<Tensor> {
+        self.empty_like_of(self.dtype())
+    }
+
+    /// [`Tensor::empty_like`] of another type. As `torch.empty_like` with its argument `dtype`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn empty_like_of(&self, dtype: DType) -> Result<Tensor> {
+        like(self, |shape| Tensor::empty(shape, dtype, self.device()))
+    }
+
+    /// Values drawn evenly from 0 up to, not including, 1, in another tensor's shape and type. As `torch.rand_like`.
+    ///
+    /// # Errors
+    /// A type that is not of floating point; out of memory.
+    pub fn rand_like(&self) -> Result<Tensor> {
+        self.drawn_like("rand_like", Distribution::Uniform { low: 0.0, high: 1.0 })
+    }
+
+    /// Values from the standard normal distribution, in another tensor's shape and type. As `torch.randn_like`.
+    ///
+    /// # Errors
+    /// As [`Tensor::rand_like`].
+    pub fn randn_like(&self) -> Result<Tensor> {
+        self.drawn_like("randn_like", Distribution::Normal { mean: 0.0, std: 1.0 })
+    }
+
+    fn drawn_like(&self, name: &'static str, from: Distribution) -> Result<Tensor> {
+        let source = Source::Random(from, self.device().next_random());
+        create(name, source, self.shape(), self.dtype(), self.device())
+    }
+
+    /// 1 with the probability that each element gives, else 0, in this tensor's type. As `torch.bernoulli`.
+    ///
+    /// # Errors
+    /// A type that is not of floating point; out of memory.
+    pub fn bernoulli(&self) -> Result<Tensor> {
+        no_grad(|| self.rand_like()?.lt(self)?.to_dtype(self.dtype()))
+    }
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let linspace =
+        |ins: &[&Tensor]| Ok(smallvec![Tensor::linspace(1.0, 2.0, ins[0].numel(), ins[0].device())?]);
+    let eye =
+        |ins: &[&Tensor]| Ok(smallvec![Tensor::eye(ins[0].shape()[0], ins[0].shape()[1], ins[0].device())?]);
+    vec![
+        Case::new("linspace", &[&[5]], linspace)
+            .expect(|_| vec![vec![1.0, 1.25, 1.5, 1.75, 2.0]])
+            .without_derivative(),
+        Case::new("eye", &[&[2, 3]], eye)
+            .expect(|_| vec![vec![1.0, 0.0, 0.0, 0.0, 1.0, 0.0]])
+            .without_derivative(),
+    ]
+}

@@ -1,0 +1,90 @@
+//! How values leave a tensor: to the program, and to another device.
+
+use std::sync::Arc;
+
+use smallvec::smallvec;
+
+use crate::device::Device;
+use crate::dispatch;
+use crate::dtype::{DType, Element};
+use crate::error::{Error, Result};
+use crate::label::Span;
+use crate::tensor::{Derivative, Grads, Node, Tensor};
+
+impl Tensor {
+    /// The elements, row-major.
+    ///
+    /// # Errors
+    /// Another element type than `T`; a device that computes no values; out of memory where a view must
+    /// be gathered first.
+    pub fn to_vec<T: Element>(&self) -> Result<Vec<T>> {
+        self.read("to_vec")
+    }
+
+    /// The value of a tensor with one element.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`]; more or fewer elements than one.
+    pub fn item<T: Element>(&self) -> Result<T> {
+        if self.numel() != 1 {
+            return Err(Error::shape(
+                "item",
+                format!("{:?} has {} elements, not one", self.shape(), self.numel()),
+            ));
+        }
+        Ok(self.read::<T>("item")?[0])
+    }
+
+    fn read<T: Element>(&self, op: &'static str) -> Result<Vec<T>> {
+        if self.dtype() != T::DTYPE {
+            return Err(Error::DType { op, expected: T::DTYPE.name(), got: self.dtype() });
+        }
+        if !self.device().has_values() {
+            return Err(Error::NoValues { op, device: self.device().name().to_owned() });
+        }
+        let bytes = dispatch::read(self.detach().contiguous()?.data(), op)?;
+        Ok(T::from_bytes(&bytes))
+    }
+
+    /// Whether a value is not a number.
+    pub(crate) fn has_nan(&self) -> Result<bool> {
+        const OP: &str = "detect_anomaly";
+        Ok(match self.dtype() {
+            DType::F64 => self.read::<f64>(OP)?.iter().any(|x| x.is_nan()),
+            DType::F32 => self.read::<f32>(OP)?.iter().any(|x| x.is_nan()),
+            DType::F16 => self.read::<half::f16>(OP)?.iter().any(|x| x.is_nan()),
+            DType::BF16 => self.read::<half::bf16>(OP)?.iter().any(|x| x.is_nan()),
+            _ => false,
+        })
+    }
+
+    /// The same values on another device; itself where it is there already. Gradients flow back, as through
+    /// PyTorch's `Tensor.to`. The copy has the same owner: `fc.weight` stays a parameter called `fc.weight`.
+    ///
+    /// # Errors
+    /// Out of memory; a source without values, unless the target has none either.
+    pub fn to_device(&self, device: &Device) -> Result<Tensor> {
+        if self.device() == device {
+            return Ok(self.clone());
+        }
+        let _owner = Span::of_copy(self.data().storage.tag());
+        let moved = if device.has_values() {
+            let bytes = dispatch::read(self.detach().contiguous()?.data(), "to_device")?;
+            Tensor::from_bytes(&bytes, self.dtype(), self.shape(), device)?
+        } else {
+            Tensor::empty(self.shape(), self.dtype(), device)?
+        };
+        let back = || ToDeviceBack { device: self.device().clone() };
+        Ok(dispatch::link_by(moved, &[self], "to_device", back))
+    }
+}
+
+struct ToDeviceBack {
+    device: Device,
+}
+
+impl Derivative for ToDeviceBack {
+    fn backward(&self, _: &Arc<Node>, grads: &[Option<Tensor>], _: &[bool]) -> Result<Grads> {
+        Ok(smallvec![grads[0].as_ref().map(|grad| grad.to_device(&self.device)).transpose()?])
+    }
+}

@@ -1,0 +1,178 @@
+//! Operations on the bits of whole numbers: `bitwise_and` and the like, and the signs `& | ^ !`. Of truth values they are logic.
+
+use smallvec::smallvec;
+
+use super::operands::{self, Laid};
+use super::real::Whole;
+use crate::cuda::{self, CudaCall};
+use crate::dispatch::call_one;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::kernel::{CpuCall, Kernel};
+use crate::layout;
+use crate::operator::{Meta, Operator, Output, Outputs};
+use crate::tensor::Tensor;
+
+/// `a, b -> out`, broadcast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bits {
+    And,
+    Or,
+    Xor,
+    LeftShift,
+    RightShift,
+}
+
+impl Bits {
+    /// Shifts by more bits than there are leave nothing.
+    #[inline(always)]
+    fn of(self, a: i64, b: i64) -> i64 {
+        let shift = u32::try_from(b).unwrap_or(u32::MAX);
+        match self {
+            Bits::And => a & b,
+            Bits::Or => a | b,
+            Bits::Xor => a ^ b,
+            Bits::LeftShift => a.checked_shl(shift).unwrap_or(0),
+            Bits::RightShift => a >> shift.min(63),
+        }
+    }
+
+    fn text(self) -> &'static str {
+        match self {
+            Bits::And => "a & b",
+            Bits::Or => "a | b",
+            Bits::Xor => "a ^ b",
+            Bits::LeftShift => "b < 0 || b > 63 ? 0 : a << b",
+            Bits::RightShift => "a >> (b < 0 || b > 63 ? 63 : b)",
+        }
+    }
+}
+
+impl Kernel for Bits {
+    fn name(&self) -> &'static str {
+        match self {
+            Bits::And => "bitwise_and",
+            Bits::Or => "bitwise_or",
+            Bits::Xor => "bitwise_xor",
+            Bits::LeftShift => "bitwise_left_shift",
+            Bits::RightShift => "bitwise_right_shift",
+        }
+    }
+
+    fn expression(&self) -> Option<String> {
+        Some(self.text().to_owned())
+    }
+
+    fn cpu_type(&self, dtype: DType) -> DType {
+        dtype
+    }
+
+    fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
+        cuda::elementwise::of_operator(call, self.text(), Some(DType::I64))
+    }
+
+    fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
+        let ([a, b], [out]) = call.split();
+        let laid = Laid::of(out.layout(), [a.layout(), b.layout()]);
+        operands::evaluate(
+            &laid,
+            [a, b],
+            out,
+            DType::I64,
+            |_| unreachable!("inferred"),
+            |_| unreachable!("inferred"),
+            |[a, b]| Whole(self.of(a.0, b.0)),
+        );
+        Ok(())
+    }
+}
+
+impl Operator for Bits {
+    fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
+        let [a, b] = operands::inputs(self.name(), ins)?;
+        let dtype = operands::common_type(ins);
+        if dtype.is_float() {
+            return Err(Error::DType {
+                op: self.name(),
+                expected: "whole numbers or truth values",
+                got: dtype,
+            });
+        }
+        if dtype == DType::Bool && matches!(self, Bits::LeftShift | Bits::RightShift) {
+            return Err(Error::DType { op: self.name(), expected: "whole numbers", got: dtype });
+        }
+        let shape = layout::broadcast(self.name(), a.shape(), b.shape())?;
+        Ok(smallvec![Output::laid_out(operands::layout_for(&shape, ins), dtype)])
+    }
+}
+
+macro_rules! bits {
+    ($($(#[$doc:meta])* $name:ident $scalar:ident $op:ident $($trait:ident $sign:ident)?;)*) => {$(
+        impl Tensor {
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// Types of floating point; shapes that do not broadcast; out of memory.
+            pub fn $name(&self, other: &Tensor) -> Result<Tensor> {
+                call_one(Bits::$op, &[self, other])
+            }
+
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with the same number for all.")]
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]
+            pub fn $scalar(&self, other: i64) -> Result<Tensor> {
+                // A number has the tensor's type, also where that has no dimensions.
+                let dtype = if self.dtype() == DType::Bool { DType::I64 } else { self.dtype() };
+                call_one(Bits::$op, &[self, &Tensor::from_slice(&[other], &[], self.device())?.to_dtype(dtype)?])
+            }
+        }
+
+        $(impl std::ops::$trait<&Tensor> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $sign(self, other: &Tensor) -> Result<Tensor> {
+                self.$name(other)
+            }
+        })?
+    )*};
+}
+
+bits! {
+    /// The bits that both have, broadcast: `&a & &b`. As `torch.bitwise_and`.
+    bitwise_and bitwise_and_scalar And BitAnd bitand;
+    /// The bits that either has, broadcast: `&a | &b`. As `torch.bitwise_or`.
+    bitwise_or bitwise_or_scalar Or BitOr bitor;
+    /// The bits that one of both has, broadcast: `&a ^ &b`. As `torch.bitwise_xor`.
+    bitwise_xor bitwise_xor_scalar Xor BitXor bitxor;
+    /// The bits moved up by so many places, broadcast. As `torch.bitwise_left_shift`.
+    bitwise_left_shift bitwise_left_shift_scalar LeftShift;
+    /// The bits moved down by so many places, with the sign's bit above, broadcast. As `torch.bitwise_right_shift`.
+    bitwise_right_shift bitwise_right_shift_scalar RightShift;
+}
+
+impl Tensor {
+    /// The bits that it has not: `!&a`. As `torch.bitwise_not`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let mask = Tensor::from_slice(&[true, false], &[2], &Device::cpu())?;
+    /// assert_eq!((!&mask)?.to_vec::<bool>()?, [false, true]);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Types of floating point; out of memory.
+    pub fn bitwise_not(&self) -> Result<Tensor> {
+        match self.dtype() {
+            DType::Bool => self.logical_not(),
+            _ => self.bitwise_xor_scalar(-1),
+        }
+    }
+}
+
+impl std::ops::Not for &Tensor {
+    type Output = Result<Tensor>;
+    fn not(self) -> Result<Tensor> {
+        self.bitwise_not()
+    }
+}

@@ -1,0 +1,229 @@
+//! Mathematical functions of each element: more rows of the table in `unary.rs`.
+
+use super::activations::Clamp;
+use super::real::Real;
+use super::unary::{Reads, Row, Types, Unary, case, unary};
+use crate::dispatch::call_one;
+use crate::dtype::{DType, Scalar};
+use crate::error::{Error, Result};
+use crate::operator::Autocast;
+use crate::suite::{Case, Domain};
+use crate::tensor::Tensor;
+
+/// -1, 0 or 1 by the sign, and 0 for not a number.
+#[inline(always)]
+fn sign<R: Real>(x: R) -> R {
+    let (zero, one) = (R::of(0.0), R::of(1.0));
+    x.at_most(zero, x.equals(zero, zero, -one), (-x).at_most(zero, one, zero))
+}
+
+/// `e` to the power of `x`, less 1, where `x` is negative.
+#[inline(always)]
+fn below<R: Real>(x: R) -> R {
+    x.at_most(R::of(0.0), x, R::of(0.0)).exp_m1()
+}
+
+const SELU_SCALE: f64 = 1.050_700_987_355_480_5;
+const SELU_ALPHA: f64 = 1.673_263_242_354_377_2;
+
+/// Whether bounds leave whole numbers whole.
+fn are_whole(low: f64, high: f64) -> bool {
+    [low, high].iter().all(|bound| bound.is_infinite() || bound.fract() == 0.0)
+}
+
+unary! {
+    /// `x` without its sign.
+    pub abs => Absolute over Apart of Numbers in place abs_ {
+        |x| x.at_most(R::of(0.0), -x, x), reads Input, |g, x| g * sign(x)
+    }
+
+    /// -1, 0 or 1 by the sign.
+    pub sign => Sign over Apart of All in place sign_ { |x| sign(x), reads Nothing, |g, v| g * R::of(0.0) }
+
+    /// Sine of an angle in radians.
+    pub sin => Sine over Any of Floats in place sin_ { |x| x.sin(), reads Input, |g, x| g * x.cos() }
+
+    /// Cosine of an angle in radians.
+    pub cos => Cosine over Any of Floats in place cos_ { |x| x.cos(), reads Input, |g, x| -g * x.sin() }
+
+    /// Tangent of an angle in radians.
+    pub tan => Tangent over Inside of Floats autocast Full in place tan_ {
+        |x| x.tan(), reads Output, |g, y| g * (R::of(1.0) + y * y)
+    }
+
+    /// The angle with this sine.
+    pub asin => ArcSine over Inside of Floats autocast Full in place asin_ {
+        |x| x.asin(), reads Input, |g, x| g / (R::of(1.0) - x * x).sqrt()
+    }
+
+    /// The angle with this cosine.
+    pub acos => ArcCosine over Inside of Floats autocast Full in place acos_ {
+        |x| x.acos(), reads Input, |g, x| -g / (R::of(1.0) - x * x).sqrt()
+    }
+
+    /// The angle with this tangent.
+    pub atan => ArcTangent over Any of Floats in place atan_ {
+        |x| x.atan(), reads Input, |g, x| g / (R::of(1.0) + x * x)
+    }
+
+    /// Natural logarithm of `1 + x`, exact for small `x`.
+    pub log1p => LogarithmOfOnePlus over Positive of Floats autocast Full in place log1p_ {
+        |x| x.ln_1p(), reads Input, |g, x| g / (R::of(1.0) + x)
+    }
+
+    /// Logarithm to the base 2.
+    pub log2 => BinaryLogarithm over Positive of Floats autocast Full in place log2_ {
+        |x| x.ln() * R::of(std::f64::consts::LOG2_E), reads Input, |g, x| g * R::of(std::f64::consts::LOG2_E) / x
+    }
+
+    /// Logarithm to the base 10.
+    pub log10 => DecimalLogarithm over Positive of Floats autocast Full in place log10_ {
+        |x| x.ln() * R::of(std::f64::consts::LOG10_E), reads Input, |g, x| g * R::of(std::f64::consts::LOG10_E) / x
+    }
+
+    /// `e` to the power of `x`, less 1, exact for small `x`.
+    pub expm1 => ExponentialLessOne over Any of Floats autocast Full in place expm1_ {
+        |x| x.exp_m1(), reads Output, |g, y| g * (y + R::of(1.0))
+    }
+
+    /// `1 / √x`.
+    pub rsqrt => ReciprocalRoot over Positive of Floats autocast Full in place rsqrt_ {
+        |x| R::of(1.0) / x.sqrt(), reads Output, |g, y| g * R::of(-0.5) * y * y * y
+    }
+
+    /// The largest whole number that is not above `x`; no gradient flows.
+    pub floor => Floor over Apart of Numbers in place floor_ { |x| x.floor(), reads Nothing, |g, v| g * R::of(0.0) }
+
+    /// The smallest whole number that is not below `x`; no gradient flows.
+    pub ceil => Ceiling over Apart of Numbers in place ceil_ { |x| x.ceil(), reads Nothing, |g, v| g * R::of(0.0) }
+
+    /// The whole number nearest to `x`, the even one of two; no gradient flows.
+    pub round => Round over Apart of Numbers in place round_ { |x| x.round(), reads Nothing, |g, v| g * R::of(0.0) }
+
+    /// `x` without its fraction; no gradient flows.
+    pub trunc => Truncate over Apart of Numbers in place trunc_ { |x| x.trunc(), reads Nothing, |g, v| g * R::of(0.0) }
+
+    /// `x` to the power of `exponent`, of floating point; [`Tensor::pow_scalar`] also has whole results.
+    pub(crate) power => Power { exponent } over Positive of Floats autocast Full {
+        |x| x.pow(exponent),
+        reads Input,
+        |g, x| exponent.equals(R::of(0.0), R::of(0.0), g * exponent * x.pow(exponent - R::of(1.0)))
+    }
+
+    /// The same of whole numbers, which wrap.
+    pub(crate) power_whole => PowerWhole { exponent } over Positive of Counts {
+        |x| x.pow(exponent), reads Input, |g, x| g * exponent * x.pow(exponent - R::of(1.0))
+    }
+
+    /// `scale · (max(x, 0) + min(alpha · (e^x - 1), 0))` with the constants of the self-normalising networks. As
+    /// `torch.nn.functional.selu`.
+    pub selu => Selu over Apart of FloatsOnly in place selu_ {
+        |x| x.at_most(R::of(0.0), R::of(SELU_ALPHA * SELU_SCALE) * below(x), R::of(SELU_SCALE) * x),
+        reads Input,
+        |g, x| x.at_most(
+            R::of(0.0),
+            g * R::of(SELU_ALPHA * SELU_SCALE) * (below(x) + R::of(1.0)),
+            g * R::of(SELU_SCALE)
+        )
+    }
+}
+
+impl Tensor {
+    /// Every element to the power of `exponent`. As `Tensor.pow(exponent)`.
+    ///
+    /// ```
+    /// use plimsoll_tensor::{Device, Tensor};
+    /// let x = Tensor::from_slice(&[1i64, 2, 3], &[3], &Device::cpu())?;
+    /// assert_eq!(x.pow_scalar(2)?.to_vec::<i64>()?, [1, 4, 9]);
+    /// assert_eq!(x.pow_scalar(0.5)?.to_vec::<f32>()?[0], 1.0);
+    /// # Ok::<(), plimsoll_tensor::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Whole numbers to a negative whole power; out of memory.
+    pub fn pow_scalar(&self, exponent: impl Into<Scalar>) -> Result<Tensor> {
+        let exponent = exponent.into();
+        let value = exponent.to_f64();
+        let is_float = exponent.result_type(self.dtype()).is_float();
+        if !is_float && value < 0.0 {
+            let message = format!("whole numbers to the power of {value}: convert them with `float` first");
+            return Err(Error::argument("pow", message));
+        }
+        match is_float {
+            true if value == 2.0 => self.square(),
+            true if value == 0.5 => self.sqrt(),
+            true => self.power(value),
+            false => self.power_whole(value),
+        }
+    }
+
+    /// [`Tensor::pow_scalar`] in place, of floating point. As `Tensor.pow_(exponent)`.
+    ///
+    /// # Errors
+    /// As [`Tensor::add_`]; a type that is not of floating point.
+    pub fn pow_scalar_(&self, exponent: f64) -> Result<()> {
+        super::unary::change_as("pow_", self, Power { exponent })
+    }
+
+    /// `x`, but at least `low` and at most `high`; no gradient flows beyond them. Whole numbers stay whole where the bounds are, and
+    /// become `float32` where one is not. As `torch.clamp`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn clamp(&self, low: f64, high: f64) -> Result<Tensor> {
+        let whole = are_whole(low, high);
+        match self.dtype() {
+            dtype if dtype.is_float() => self.clamp_to(low, high),
+            DType::Bool if whole => self.long()?.clamp_to(low, high),
+            _ if whole => self.clamp_to(low, high),
+            _ => self.float()?.clamp_to(low, high),
+        }
+    }
+
+    /// [`Tensor::clamp`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::add_`]; bounds between whole numbers for a tensor of whole numbers.
+    pub fn clamp_(&self, low: f64, high: f64) -> Result<()> {
+        if !self.dtype().is_float() && !are_whole(low, high) {
+            let (dtype, advice) = (self.dtype(), "convert it first");
+            let message = format!(
+                "bounds of {low} and {high} make floating point, which a tensor of {dtype} cannot hold: {advice}"
+            );
+            return Err(Error::argument("clamp_", message));
+        }
+        super::unary::change(self, Clamp { low, high })
+    }
+
+    /// `x`, but at least `low`. As `torch.clamp(min=low)`.
+    ///
+    /// # Errors
+    /// A type without an order; out of memory.
+    pub fn clamp_min(&self, low: f64) -> Result<Tensor> {
+        self.clamp(low, f64::INFINITY)
+    }
+
+    /// `x`, but at most `high`. As `torch.clamp(max=high)`.
+    ///
+    /// # Errors
+    /// As [`Tensor::clamp_min`].
+    pub fn clamp_max(&self, high: f64) -> Result<Tensor> {
+        self.clamp(f64::NEG_INFINITY, high)
+    }
+
+    /// [`Tensor::clamp_min`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::add_`].
+    pub fn clamp_min_(&self, low: f64) -> Result<()> {
+        self.clamp_(low, f64::INFINITY)
+    }
+
+    /// [`Tensor::clamp_max`] in place.
+    ///
+    /// # Errors
+    /// As [`Tensor::add_`].
+    pub fn clamp_max_(&self, high: f64) -> Result<()> {
+        self.clamp_(f64::NEG_INFINITY, high)
+    }
+}

@@ -1,0 +1,245 @@
+//! The functions of two elements: rows of the table in `binary.rs`; and the signs `+ - * /`.
+
+use super::binary::{Binary, Reads, Row, Types, binary, row_cases};
+use super::real::Real;
+use crate::dispatch::call_one;
+use crate::error::Result;
+use crate::ops::want_number;
+use crate::suite::{Case, Domain};
+use crate::tensor::Tensor;
+
+/// `√(a² + b²)`, without squares that are too large or too small for the type.
+#[inline(always)]
+fn length<R: Real>(a: R, b: R) -> R {
+    let (zero, infinite) = (R::of(0.0), R::of(f64::INFINITY));
+    let (a, b) = (a.at_most(zero, -a, a), b.at_most(zero, -b, b));
+    let most = a.at_most(b, b, a);
+    let (x, y) = (a / most, b / most);
+    most.equals(zero, zero, most.equals(infinite, infinite, most * (x * x + y * y).sqrt()))
+}
+
+binary! {
+    /// `self + other`, broadcast.
+    add => Sum over Any of All {
+        |a, b| a + b,
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// `self - other`, broadcast. Truth values have no difference: see [`Tensor::logical_xor`] and [`Tensor::logical_not`].
+    sub => Difference over Any of EachNumbers in place sub_ {
+        |a, b| a - b,
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| -g
+    }
+
+    /// `self * other`, element by element, broadcast.
+    mul => Product over Any of All in place mul_ as operations {
+        |a, b| a * b,
+        left reads Other: |g, a, b| g * b,
+        right reads Other: |g, a, b| g * a
+    }
+
+    /// `self / other`, element by element, broadcast.
+    div => Quotient over Positive of Floats in place div_ as operations {
+        |a, b| a / b,
+        left reads Other: |g, a, b| g / b,
+        right reads Both: |g, a, b| -g * ((a / b) / b)
+    }
+
+    /// `self` to the power of `other`, broadcast.
+    pow => PowerOf over Positive of Numbers in place pow_ {
+        |a, b| a.pow(b),
+        left reads Both: |g, a, b| b.equals(R::of(0.0), R::of(0.0), g * b * a.pow(b - R::of(1.0))),
+        // The logarithm of 0 is not asked for where the power is 0 anyway.
+        right reads Both: |g, a, b| a.equals(
+            R::of(0.0),
+            R::of(0.0).at_most(b, R::of(0.0), g * a.pow(b) * a.ln()),
+            g * a.pow(b) * a.ln()
+        )
+    }
+
+    /// The larger of both, broadcast; not a number where one is none. Equal ones share the gradient.
+    maximum => Maximum over Apart of All {
+        |a, b| b.equals(b, a.at_most(b, b, a), b),
+        left reads Both: |g, a, b| a.equals(b, g * R::of(0.5), a.at_most(b, R::of(0.0), g)),
+        right reads Both: |g, a, b| a.equals(b, g * R::of(0.5), b.at_most(a, R::of(0.0), g))
+    }
+
+    /// The smaller of both, broadcast; not a number where one is none. Equal ones share the gradient.
+    minimum => Minimum over Apart of All {
+        |a, b| b.equals(b, b.at_most(a, b, a), b),
+        left reads Both: |g, a, b| a.equals(b, g * R::of(0.5), b.at_most(a, R::of(0.0), g)),
+        right reads Both: |g, a, b| a.equals(b, g * R::of(0.5), a.at_most(b, R::of(0.0), g))
+    }
+
+    /// The angle of the point `(other, self)`, from -π to π, broadcast.
+    atan2 => Angle over Positive of Floats {
+        |a, b| a.angle(b),
+        // No gradient flows at (0, 0), as in PyTorch.
+        left reads Both: |g, a, b| {
+            let length = length(a, b);
+            length.equals(R::of(0.0), R::of(0.0), g * (b / length) / length)
+        },
+        right reads Both: |g, a, b| {
+            let length = length(a, b);
+            length.equals(R::of(0.0), R::of(0.0), -g * (a / length) / length)
+        }
+    }
+
+    /// `self / (1 + e^-self) * other`, broadcast: SwiGLU's product of a gate and a value. It keeps the two, nothing else.
+    swiglu => SwiGlu over Any of Floats {
+        |a, b| a / (R::of(1.0) + (-a).exp()) * b,
+        left reads Both: |g, a, b| {
+            let s = a.sigmoid();
+            g * b * (s * (R::of(1.0) + a * (R::of(1.0) - s)))
+        },
+        right reads Other: |g, a, b| g * (a * a.sigmoid())
+    }
+
+    /// `ln(e^self + e^other)` without overflow, broadcast.
+    logaddexp => LogAddExp over Any of Floats {
+        |a, b| {
+            let (high, low) = (a.at_most(b, b, a), a.at_most(b, a, b));
+            // Infinite ones of one sign have no difference.
+            a.equals(b, a + R::of(std::f64::consts::LN_2), high + (low - high).exp().ln_1p())
+        },
+        left reads Both: |g, a, b| g * (a - b).sigmoid(),
+        right reads Both: |g, a, b| g * (b - a).sigmoid()
+    }
+
+    /// `√(self² + other²)`, broadcast.
+    hypot => Hypotenuse over Positive of Floats {
+        |a, b| length(a, b),
+        left reads Both: |g, a, b| g * (a / length(a, b)),
+        right reads Both: |g, a, b| g * (b / length(a, b))
+    }
+
+    /// `self · ln(other)`, and 0 where `self` is 0, broadcast.
+    xlogy => TimesLogarithm over Positive of Floats {
+        |a, b| a.equals(R::of(0.0), b.equals(b, R::of(0.0), b), a * b.ln()),
+        left reads Both: |g, a, b| a.equals(R::of(0.0), b.at_most(R::of(0.0), R::of(0.0), g * b.ln()), g * b.ln()),
+        right reads Both: |g, a, b| g * a / b
+    }
+
+    /// `self` where it is positive, else `self · other`, broadcast: the work of [`Tensor::prelu`].
+    leaky_by => LeakyBy over Apart of Floats {
+        |a, b| a.at_most(R::of(0.0), a * b, a),
+        left reads Both: |g, a, b| R::of(0.0).at_most(a, a.equals(R::of(0.0), g * b, g), g * b),
+        right reads Both: |g, a, b| R::of(0.0).at_most(a, R::of(0.0), g * a)
+    }
+
+    /// Whether `self` equals `other`, broadcast: a tensor of `bool`.
+    eq => Equal over Any of Truth {
+        |a, b| a.equals(b, R::of(1.0), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self` differs from `other`, which what is not a number does from all, broadcast: a tensor of `bool`.
+    ne => NotEqual over Any of Truth {
+        |a, b| a.equals(b, R::of(0.0), R::of(1.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self <= other`, broadcast: a tensor of `bool`.
+    le => AtMost over Any of Truth {
+        |a, b| a.at_most(b, R::of(1.0), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self >= other`, broadcast: a tensor of `bool`.
+    ge => AtLeast over Any of Truth {
+        |a, b| b.at_most(a, R::of(1.0), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self < other`, broadcast: a tensor of `bool`.
+    lt => Less over Any of Truth {
+        |a, b| a.at_most(b, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+
+    /// Whether `self > other`, broadcast: a tensor of `bool`.
+    gt => Greater over Any of Truth {
+        |a, b| b.at_most(a, a.equals(b, R::of(0.0), R::of(1.0)), R::of(0.0)),
+        left reads Neither: |g, a, b| g,
+        right reads Neither: |g, a, b| g
+    }
+}
+
+/// `&a + &b`, `&a + 2.0`, `&a + 2` and `2.0 + &a`, each with its sign.
+macro_rules! sign {
+    ($trait:ident, $method:ident, $scalar:ident) => {
+        impl std::ops::$trait<&Tensor> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, other: &Tensor) -> Result<Tensor> {
+                Tensor::$method(self, other)
+            }
+        }
+        sign!(@ $trait, $method, $scalar, f64);
+        sign!(@ $trait, $method, $scalar, i64);
+    };
+    (@ $trait:ident, $method:ident, $scalar:ident, $number:ty) => {
+        impl std::ops::$trait<$number> for &Tensor {
+            type Output = Result<Tensor>;
+            fn $method(self, value: $number) -> Result<Tensor> {
+                self.$scalar(value)
+            }
+        }
+    };
+}
+sign!(Add, add, add_scalar);
+sign!(Sub, sub, sub_scalar);
+sign!(Mul, mul, mul_scalar);
+sign!(Div, div, div_scalar);
+
+/// `2.0 + &a` and `2 + &a`, each with its sign. A whole number leaves whole tensors whole.
+macro_rules! number_first {
+    ($($number:ty),*) => {$(
+        impl std::ops::Add<&Tensor> for $number {
+            type Output = Result<Tensor>;
+            fn add(self, tensor: &Tensor) -> Result<Tensor> {
+                tensor.add_scalar(self)
+            }
+        }
+
+        impl std::ops::Sub<&Tensor> for $number {
+            type Output = Result<Tensor>;
+            #[allow(clippy::cast_precision_loss, clippy::unnecessary_cast, reason = "one body for both types")]
+            fn sub(self, tensor: &Tensor) -> Result<Tensor> {
+                want_number("sub", tensor.dtype())?;
+                match crate::dtype::Scalar::from(self).result_type(tensor.dtype()).is_float() {
+                    true => tensor.affine(-1.0, self as f64),
+                    false => tensor.neg()?.add_scalar(self),
+                }
+            }
+        }
+
+        impl std::ops::Mul<&Tensor> for $number {
+            type Output = Result<Tensor>;
+            fn mul(self, tensor: &Tensor) -> Result<Tensor> {
+                tensor.mul_scalar(self)
+            }
+        }
+
+        impl std::ops::Div<&Tensor> for $number {
+            type Output = Result<Tensor>;
+            fn div(self, tensor: &Tensor) -> Result<Tensor> {
+                tensor.reciprocal()?.mul_scalar(self)
+            }
+        }
+    )*};
+}
+number_first!(f64, i64);
+
+impl std::ops::Neg for &Tensor {
+    type Output = Result<Tensor>;
+    fn neg(self) -> Result<Tensor> {
+        Tensor::neg(self)
+    }
+}

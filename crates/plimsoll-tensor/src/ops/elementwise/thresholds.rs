@@ -1,0 +1,129 @@
+//! Activations with a threshold: more rows of the table in `unary.rs`; and those of two operands, `prelu` and `glu`.
+
+use super::real::Real;
+use super::unary::{Reads, Row, Types, Unary, case, unary};
+use crate::dispatch::call_one;
+use crate::error::{Error, Result};
+use crate::operator::Autocast;
+use crate::ops::dim_index;
+use crate::suite::{Case, Domain};
+use crate::tensor::Tensor;
+
+/// `x` without its sign.
+#[inline(always)]
+fn magnitude<R: Real>(x: R) -> R {
+    x.at_most(R::of(0.0), -x, x)
+}
+
+unary! {
+    /// `x`, but 0 where it is within `lambda` of 0. As `torch.nn.functional.hardshrink`.
+    pub hardshrink => Hardshrink { lambda } over Apart of FloatsOnly {
+        |x| magnitude(x).at_most(lambda, R::of(0.0), x),
+        reads Input,
+        |g, x| magnitude(x).at_most(lambda, R::of(0.0), g)
+    }
+
+    /// `x` moved by `lambda` towards 0, and 0 where it is nearer. As `torch.nn.functional.softshrink`.
+    pub softshrink => Softshrink { lambda } over Apart of FloatsOnly {
+        |x| magnitude(x).at_most(lambda, R::of(0.0), x.at_most(R::of(0.0), x + lambda, x - lambda)),
+        reads Input,
+        |g, x| magnitude(x).at_most(lambda, R::of(0.0), g)
+    }
+
+    /// `x` where it is above `threshold`, else `value`. As `torch.nn.functional.threshold`.
+    pub threshold => Threshold { threshold, value } over Apart of Numbers {
+        |x| x.at_most(threshold, value, x),
+        reads Input,
+        |g, x| { let _ = value; x.at_most(threshold, R::of(0.0), g) }
+    }
+
+    /// `x`, and `alpha · (e^(x / alpha) - 1)` where it is negative. As `torch.nn.functional.celu`.
+    pub celu => Celu { alpha } over Apart of FloatsOnly {
+        |x| x.at_most(R::of(0.0), alpha * (x.at_most(R::of(0.0), x, R::of(0.0)) / alpha).exp_m1(), x),
+        reads Input,
+        |g, x| x.at_most(R::of(0.0), g * (x.at_most(R::of(0.0), x, R::of(0.0)) / alpha).exp(), g)
+    }
+
+    /// `x / (1 + |x|)`. As `torch.nn.functional.softsign`.
+    pub softsign => Softsign over Apart of Floats {
+        |x| x / (R::of(1.0) + magnitude(x)),
+        reads Input,
+        // What is infinite times 0 is not a number: so is the gradient there, as in PyTorch.
+        |g, x| (g + x * R::of(0.0)) / ((R::of(1.0) + magnitude(x)) * (R::of(1.0) + magnitude(x)))
+    }
+
+    /// `x - tanh(x)`. As `torch.nn.functional.tanhshrink`.
+    pub tanhshrink => Tanhshrink over Any of Floats {
+        |x| x - x.tanh(), reads Input, |g, x| g * x.tanh() * x.tanh()
+    }
+}
+
+impl Tensor {
+    /// `x` where it is positive, else `x` times a weight: one for all, or one for each channel (dimension 1). As
+    /// `torch.nn.functional.prelu`. It keeps the input and the weight.
+    ///
+    /// # Errors
+    /// A weight that is no vector of one element or of one for each channel; types that differ; out of memory.
+    pub fn prelu(&self, weight: &Tensor) -> Result<Tensor> {
+        const NAME: &str = "prelu";
+        let channels = if self.rank() < 2 { 1 } else { self.shape()[1] };
+        if weight.numel() != 1 && (weight.numel() != channels || weight.rank() != 1) {
+            let message =
+                format!("a weight {:?} for {channels} channels of {:?}", weight.shape(), self.shape());
+            return Err(Error::shape(NAME, message));
+        }
+        if weight.dtype() != self.dtype() {
+            return Err(Error::DType { op: NAME, expected: self.dtype().name(), got: weight.dtype() });
+        }
+        let mut shape = vec![1usize; self.rank()];
+        if weight.numel() != 1 {
+            shape[1] = channels;
+        }
+        self.leaky_by(&weight.reshape(shape.as_slice())?)
+    }
+
+    /// Half of a dimension, times the sigmoid of its other half. As `torch.nn.functional.glu`.
+    ///
+    /// # Errors
+    /// A dimension that is not there or of an odd size; out of memory.
+    pub fn glu(&self, dim: isize) -> Result<Tensor> {
+        let at = dim_index("glu", dim, self.rank())?;
+        let size = self.shape()[at];
+        if size % 2 == 1 {
+            let message =
+                format!("dimension {at} of {:?} has an odd size, which has no halves", self.shape());
+            return Err(Error::shape("glu", message));
+        }
+        let half = size / 2;
+        self.narrow(dim, 0, half)?.mul(&self.narrow(dim, half, half)?.sigmoid()?)
+    }
+
+    /// The softmax of `-x` along a dimension. As `torch.nn.functional.softmin`.
+    ///
+    /// # Errors
+    /// As [`Tensor::softmax`].
+    pub fn softmin(&self, dim: isize) -> Result<Tensor> {
+        self.neg()?.softmax(dim)
+    }
+
+    /// A draw from the Gumbel-softmax distribution with these logits along a dimension; with `hard`, a one-hot vector whose
+    /// gradient is that of the soft one. As `torch.nn.functional.gumbel_softmax`.
+    ///
+    /// # Errors
+    /// A `tau` that is not above 0; as [`Tensor::softmax`].
+    pub fn gumbel_softmax(&self, tau: f64, hard: bool, dim: isize) -> Result<Tensor> {
+        if tau.is_nan() || tau <= 0.0 {
+            return Err(Error::argument("gumbel_softmax", format!("tau is {tau}: needs more than 0")));
+        }
+        let noise = self.empty_like()?;
+        noise.exponential_(1.0, None)?;
+        let soft = self.sub(&noise.log()?)?.div_scalar(tau)?.softmax(dim)?;
+        if !hard {
+            return Ok(soft);
+        }
+        let (_, place) = soft.detach().max_keepdim(dim)?;
+        let one = Tensor::full(&[], 0.0, soft.dtype(), soft.device())?.expand(soft.shape())?;
+        let hard = one.scatter_value(dim, &place, 1.0)?;
+        hard.sub(&soft.detach())?.add(&soft)
+    }
+}

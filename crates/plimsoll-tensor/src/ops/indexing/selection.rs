@@ -1,0 +1,155 @@
+//! Elements chosen by place or by value, composed of other operations: `take`, `isin`, `masked_scatter`, `embedding_bag`.
+
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::layout;
+use crate::ops::want_values;
+use crate::tensor::Tensor;
+
+/// What [`Tensor::embedding_bag`] makes of the rows of a bag. As PyTorch's `mode`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BagMode {
+    /// Their mean; zeros of an empty bag.
+    #[default]
+    Mean,
+    /// Their sum.
+    Sum,
+    /// The largest of each column; zeros of an empty bag.
+    Max,
+}
+
+impl Tensor {
+    /// The elements at these places of the tensor seen as one row; negative ones count from the end. As `torch.take`.
+    ///
+    /// # Errors
+    /// Places outside; an index that is not of whole numbers; out of memory.
+    pub fn take(&self, index: &Tensor) -> Result<Tensor> {
+        self.reshape(&[-1])?.index(&[Some(index)])
+    }
+
+    /// Where elements are among `values`: a tensor of `bool`. As `torch.isin`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn isin(&self, values: &Tensor) -> Result<Tensor> {
+        let none = Tensor::full(self.shape(), 0.0, DType::Bool, self.device())?;
+        if values.numel() == 0 || self.numel() == 0 {
+            return Ok(none);
+        }
+        let (sorted, _) = values.detach().reshape(&[-1])?.sort(0, false)?;
+        let last = sorted.numel() as f64 - 1.0;
+        let place = sorted.searchsorted(&self.detach(), false)?.clamp(0.0, last)?;
+        sorted.take(&place)?.eq(&self.detach())
+    }
+
+    /// A copy with the elements of `source`, one after the other, where the mask is set; the mask is broadcast. As
+    /// `Tensor.masked_scatter`.
+    ///
+    /// # Errors
+    /// A mask that is not of `bool`; fewer elements than places; two types; out of memory.
+    pub fn masked_scatter(&self, mask: &Tensor, source: &Tensor) -> Result<Tensor> {
+        const NAME: &str = "masked_scatter";
+        crate::ops::want_dtype(NAME, mask.dtype(), DType::Bool)?;
+        crate::ops::want_dtype(NAME, source.dtype(), self.dtype())?;
+        let shape = layout::broadcast(NAME, self.shape(), mask.shape())?;
+        let (x, mask) = (self.expand(&shape)?, mask.expand(&shape)?);
+        if x.numel() == 0 {
+            return x.copy();
+        }
+        if self.device().has_values() {
+            let count = mask.count_nonzero()?.item::<i64>()? as usize;
+            if count > source.numel() {
+                let message = format!("{} elements for {count} places of the mask", source.numel());
+                return Err(Error::shape(NAME, message));
+            }
+        }
+        if source.numel() == 0 {
+            return x.copy();
+        }
+        let last = source.numel() as f64 - 1.0;
+        let number = mask.reshape(&[-1])?.cumsum(0)?.sub_scalar(1)?.clamp(0.0, last)?;
+        let spread = source.reshape(&[-1])?.index_select(0, &number)?;
+        mask.where_cond(&spread.reshape(shape.as_slice())?, &x)
+    }
+
+    /// Rows of the table `weight`, gathered into bags: `[bags, width]`. These indices are a matrix with a bag in each row, or a
+    /// vector of which each bag begins at one of `offsets`. `per_sample_weights` weighs the rows of a sum. As
+    /// `torch.nn.functional.embedding_bag`.
+    ///
+    /// # Errors
+    /// A vector without offsets, or a matrix with them; offsets that do not rise from 0; weights for another mode than the sum;
+    /// as [`Tensor::embedding`].
+    pub fn embedding_bag(
+        &self,
+        weight: &Tensor,
+        offsets: Option<&Tensor>,
+        mode: BagMode,
+        per_sample_weights: Option<&Tensor>,
+    ) -> Result<Tensor> {
+        const NAME: &str = "embedding_bag";
+        if per_sample_weights.is_some() && mode != BagMode::Sum {
+            return Err(Error::argument(NAME, "weights for each index need the mode `Sum`"));
+        }
+        let rows = self.embedding(weight, None)?;
+        let rows = match per_sample_weights {
+            Some(weights) => rows.mul(&weights.unsqueeze(-1)?)?,
+            None => rows,
+        };
+        match (self.rank(), offsets) {
+            (2, None) if self.shape()[1] == 0 => {
+                Tensor::full(&[self.shape()[0], weight.shape()[1]], 0.0, weight.dtype(), weight.device())
+            }
+            (2, None) => match mode {
+                BagMode::Mean => rows.mean_dims(&[1]),
+                BagMode::Sum => rows.sum_dims(&[1]),
+                BagMode::Max => Ok(rows.max_dim(1)?.0),
+            },
+            (1, Some(offsets)) => {
+                want_values(NAME, "the offsets", self.device())?;
+                bags(&rows, &offsets.to_dtype(DType::I64)?.to_vec::<i64>()?, mode)
+            }
+            _ => {
+                let message = format!("indices {:?}: needs a matrix, or a vector with offsets", self.shape());
+                Err(Error::shape(NAME, message))
+            }
+        }
+    }
+}
+
+/// Bags of rows, of which each begins at an offset.
+fn bags(rows: &Tensor, offsets: &[i64], mode: BagMode) -> Result<Tensor> {
+    const NAME: &str = "embedding_bag";
+    let (count, width) = (rows.shape()[0], rows.shape()[1]);
+    let rises = offsets.windows(2).all(|pair| pair[0] <= pair[1]);
+    if offsets.first().is_some_and(|&first| first != 0)
+        || !rises
+        || offsets.last().is_some_and(|&last| last > count as i64)
+    {
+        let message = format!("offsets {offsets:?} must begin with 0, rise and end within {count} indices");
+        return Err(Error::argument(NAME, message));
+    }
+    let ends = offsets[1.min(offsets.len())..].iter().copied().chain([count as i64]);
+    let lengths: Vec<i64> = offsets.iter().zip(ends).map(|(&start, end)| end - start).collect();
+    if mode == BagMode::Max {
+        let bag = |(&start, &len): (&i64, &i64)| match len {
+            0 => Tensor::full(&[width], 0.0, rows.dtype(), rows.device()),
+            _ => Ok(rows.narrow(0, start as usize, len as usize)?.max_dim(0)?.0),
+        };
+        let bags: Vec<Tensor> = offsets.iter().zip(&lengths).map(bag).collect::<Result<_>>()?;
+        return Tensor::stack(&bags.iter().collect::<Vec<_>>(), 0);
+    }
+    let number: Vec<i64> = lengths
+        .iter()
+        .enumerate()
+        .flat_map(|(bag, &len)| std::iter::repeat_n(bag as i64, len as usize))
+        .collect();
+    let number = Tensor::from_slice(&number, &[number.len()], rows.device())?;
+    let sums = Tensor::full(&[offsets.len(), width], 0.0, rows.dtype(), rows.device())?;
+    let sums = sums.index_add(0, &number, rows)?;
+    if mode == BagMode::Sum {
+        return Ok(sums);
+    }
+    let lengths: Vec<f32> = lengths.iter().map(|&len| len.max(1) as f32).collect();
+    let lengths = Tensor::from_slice(&lengths, &[lengths.len(), 1], rows.device())?;
+    sums.div(&lengths.to_dtype(rows.dtype())?)
+}

@@ -1,0 +1,134 @@
+//! Products composed of others: `baddbmm`, `inner`, `tensordot`, `cross`, and the transposition of matrices in a batch.
+
+use super::products::want_whole_factors;
+use crate::autocast;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::ops::dim_index;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// The last two dimensions exchanged, as a view. As `Tensor.mT`.
+    ///
+    /// # Errors
+    /// Fewer than two dimensions.
+    pub fn mt(&self) -> Result<Tensor> {
+        self.transpose(-2, -1)
+    }
+
+    /// `beta · self + alpha · (a @ b)` of batches of matrices. As `torch.baddbmm`.
+    ///
+    /// # Errors
+    /// As [`Tensor::bmm`]; types that differ; fractions as factors of whole numbers; shapes that do not broadcast.
+    pub fn baddbmm(&self, a: &Tensor, b: &Tensor, beta: f64, alpha: f64) -> Result<Tensor> {
+        const NAME: &str = "baddbmm";
+        want_whole_factors(NAME, a.dtype(), beta, alpha)?;
+        if self.dtype() != a.dtype() && !autocast::is_enabled() {
+            return Err(Error::DType { op: NAME, expected: a.dtype().name(), got: self.dtype() });
+        }
+        let scaled = |x: &Tensor, by: f64| match x.dtype().is_float() {
+            true => x.affine(by, 0.0),
+            false => x.mul_scalar(by as i64),
+        };
+        let product = a.bmm(b)?;
+        let product = if alpha == 1.0 { product } else { scaled(&product, alpha)? };
+        match beta {
+            // Whatever it holds counts for nothing; it has a gradient of zeros.
+            0.0 if self.requires_grad() => {
+                let none = Tensor::full(&[], 0.0, DType::Bool, self.device())?;
+                none.where_cond(self, &product)
+            }
+            0.0 => Ok(product),
+            1.0 => self.add(&product),
+            _ => scaled(self, beta)?.add(&product),
+        }
+    }
+
+    /// `x · W · y + bias` for each matrix `W` of a weight `[outputs, width of self, width of other]`, over the last dimension of both. As
+    /// `torch.nn.functional.bilinear`.
+    ///
+    /// # Errors
+    /// Widths that do not fit the weight; other sizes that differ; out of memory.
+    pub fn bilinear(&self, other: &Tensor, weight: &Tensor, bias: Option<&Tensor>) -> Result<Tensor> {
+        let product = Tensor::einsum("...i,oij,...j->...o", &[self, weight, other])?;
+        bias.map_or(Ok(product.clone()), |bias| product.add(bias))
+    }
+
+    /// The sums of products over the last dimension of both. As `torch.inner`.
+    ///
+    /// # Errors
+    /// Last dimensions of two sizes; out of memory.
+    pub fn inner(&self, other: &Tensor) -> Result<Tensor> {
+        if self.rank() == 0 || other.rank() == 0 {
+            return self.mul(other);
+        }
+        self.tensordot(other, &[-1], &[-1])
+    }
+
+    /// The sums of products over some dimensions of both, pair by pair; the rest of this tensor's come first. As
+    /// `torch.tensordot(self, other, (dims, others))`.
+    ///
+    /// # Errors
+    /// Dimensions that are not there, are named twice or differ in size; out of memory.
+    pub fn tensordot(&self, other: &Tensor, dims: &[isize], others: &[isize]) -> Result<Tensor> {
+        const NAME: &str = "tensordot";
+        let (left, right) = (Sides::of(NAME, self, dims)?, Sides::of(NAME, other, others)?);
+        let sizes =
+            |x: &Tensor, dims: &[isize]| dims.iter().map(|&d| x.shape()[d as usize]).collect::<Vec<_>>();
+        let summed = sizes(self, &left.named);
+        if summed != sizes(other, &right.named) {
+            let message = format!(
+                "dimensions {dims:?} of {:?} against {others:?} of {:?}",
+                self.shape(),
+                other.shape()
+            );
+            return Err(Error::shape(NAME, message));
+        }
+        let inner: usize = summed.iter().product();
+        let (rows, columns) = (sizes(self, &left.rest), sizes(other, &right.rest));
+        let a = self.permute(&[&left.rest[..], &left.named].concat())?;
+        let b = other.permute(&[&right.named[..], &right.rest].concat())?;
+        let a = a.reshape([rows.iter().product(), inner].as_slice())?;
+        let b = b.reshape([inner, columns.iter().product()].as_slice())?;
+        a.matmul(&b)?.reshape([rows, columns].concat().as_slice())
+    }
+
+    /// The vector product of vectors of three numbers along a dimension, broadcast. As `torch.linalg.cross`.
+    ///
+    /// # Errors
+    /// A dimension that is not of size 3; shapes that do not broadcast; out of memory.
+    pub fn cross(&self, other: &Tensor, dim: isize) -> Result<Tensor> {
+        for x in [self, other] {
+            let at = dim_index("cross", dim, x.rank())?;
+            if x.shape()[at] != 3 {
+                return Err(Error::shape(
+                    "cross",
+                    format!("dimension {at} of {:?}: needs size 3", x.shape()),
+                ));
+            }
+        }
+        let (a, b) = (|shift| self.roll(&[shift], &[dim]), |shift| other.roll(&[shift], &[dim]));
+        a(-1)?.mul(&b(-2)?)?.sub(&a(-2)?.mul(&b(-1)?)?)
+    }
+}
+
+/// Dimensions that are summed over, and the others, from the front.
+struct Sides {
+    named: Vec<isize>,
+    rest: Vec<isize>,
+}
+
+impl Sides {
+    fn of(op: &'static str, x: &Tensor, dims: &[isize]) -> Result<Sides> {
+        let mut named = Vec::new();
+        for &dim in dims {
+            let at = dim_index(op, dim, x.rank())? as isize;
+            if named.contains(&at) {
+                return Err(Error::shape(op, format!("dimension {at} is named twice in {dims:?}")));
+            }
+            named.push(at);
+        }
+        let rest = (0..x.rank() as isize).filter(|at| !named.contains(at)).collect();
+        Ok(Sides { named, rest })
+    }
+}

@@ -1,0 +1,80 @@
+//! The operator's parameters, and how the channels of its input lie.
+
+use crate::cpu::kernels::channel_norm::Channels;
+use crate::cuda::normalization::batch_norm::{Cut, Images};
+use crate::layout::Layout;
+
+/// What follows the normalization.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Then {
+    Nothing,
+    Relu,
+    /// A residual, the last input, is added; then ReLU.
+    AddRelu,
+}
+
+impl Then {
+    /// The operator's name with it.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Then::Nothing => "batch_norm",
+            Then::Relu => "batch_norm_relu",
+            Then::AddRelu => "batch_norm_add_relu",
+        }
+    }
+
+    /// What a GPU's kernels know of it.
+    pub(super) fn cut(self) -> Cut {
+        match self {
+            Then::Nothing => Cut::None,
+            Then::Relu => Cut::Recomputed,
+            Then::AddRelu => Cut::FromOutput,
+        }
+    }
+}
+
+/// `x[, weight, bias][, residual] -> out, mean, rstd, variance` with the batch's statistics; `x, mean, variance[, weight,
+/// bias][, residual] -> out, mean, rstd, variance` with given ones.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchNorm {
+    /// Whether the statistics are those of the batch.
+    pub(super) batch: bool,
+    pub(super) then: Then,
+    /// Whether the output is not kept: the derivative finds again where ReLU cut, from the residual where there is one.
+    pub(super) recompute: bool,
+    pub(super) eps: f64,
+}
+
+impl BatchNorm {
+    /// The numbers of the weight and the bias, as far as they are there, among so many inputs.
+    pub(super) fn scale(self, inputs: usize) -> std::ops::Range<usize> {
+        let first = if self.batch { 1 } else { 3 };
+        first..inputs - usize::from(self.then == Then::AddRelu)
+    }
+
+    /// Whether the derivative finds again where ReLU cut, for which it reads weight and bias.
+    pub(super) fn finds_cut(self) -> bool {
+        self.then == Then::Relu || (self.then == Then::AddRelu && self.recompute)
+    }
+
+    /// Whether the derivative reads where ReLU cut from the output.
+    pub(super) fn reads_output(self) -> bool {
+        self.then == Then::AddRelu && !self.recompute
+    }
+}
+
+/// Sizes of `[batch, channels, …]` as it lies.
+pub(super) fn channels(layout: &Layout) -> Channels {
+    let &[batch, channels, ref rest @ ..] = layout.shape() else { unreachable!("inferred") };
+    let inner: usize = rest.iter().product();
+    match layout.is_contiguous() {
+        true => Channels { outer: batch, channels, inner },
+        false => Channels { outer: batch * inner, channels, inner: 1 },
+    }
+}
+
+/// The same for a GPU's kernels.
+pub(super) fn images(layout: &Layout) -> Images {
+    let Channels { outer, channels, inner } = channels(layout);
+    Images { outer, channels, inner }
+}

@@ -1,0 +1,13 @@
+//! Normalization of rows, of batches and of groups, and softmax.
+//!
+//! | file | what it has |
+//! |---|---|
+//! | `row_norm/` | over the last dimension, perhaps of a sum |
+//! | `batch_norm/` | over a batch, alone or with what follows it |
+//! | `group_norm` | over groups of channels |
+//! | `softmax` | softmax and its logarithm |
+
+pub(super) mod batch_norm;
+pub(super) mod group_norm;
+pub(super) mod row_norm;
+pub(super) mod softmax;

@@ -1,0 +1,164 @@
+//! Statistics composed of others: two at once, without what is not a number, differences of neighbours, limits for each
+//! element.
+
+use smallvec::smallvec;
+
+use crate::dispatch::Tensors;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::function::{Function, FunctionBackward, Save, apply};
+use crate::ops::dim_index;
+use crate::ops::elementwise::real::Real;
+use crate::ops::elementwise::traced::Traced;
+use crate::tensor::{Grads, Tensor};
+
+/// `x, low, high -> x` between the limits.
+struct Between;
+
+impl Function for Between {
+    fn name(&self) -> &'static str {
+        "clamp"
+    }
+
+    fn forward(&self, ins: &[&Tensor], save: &mut Save) -> Result<Tensors> {
+        ins.iter().for_each(|tensor| save.tensor(tensor));
+        Ok(smallvec![ins[0].maximum(ins[1])?.minimum(ins[2])?])
+    }
+
+    /// As PyTorch 2.11's: at a limit all of the gradient is the element's, and a lower limit above the higher has none.
+    fn backward(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
+        let Some(grad) = at.grad(0) else { return Ok(smallvec![None, None, None]) };
+        let saved = [at.saved(0)?, at.saved(1)?, at.saved(2)?];
+        let gradient = |side: usize| {
+            let wide = |i: usize| saved[i].to_dtype(grad.dtype());
+            let [x, low, high] = &[wide(0)?, wide(1)?, wide(2)?];
+            let to_side = Traced::evaluate([grad, x, low, high], |[g, x, a, b]| share(side, g, x, a, b))?;
+            to_side.sum_to(saved[side].shape())?.to_dtype(saved[side].dtype())
+        };
+        (0..3).map(|side| at.wants(side).then(|| gradient(side)).transpose()).collect()
+    }
+}
+
+/// What of the gradient goes to `x` (side 0), to its lower limit `a` (1) or to its higher limit `b` (2).
+fn share<R: Real>(side: usize, g: R, x: R, a: R, b: R) -> R {
+    let zero = R::of(0.0);
+    let crossed = b.at_most(a, b.equals(a, zero, g), zero);
+    match side {
+        0 => a.at_most(x, x.at_most(b, g, zero), zero),
+        1 => a.at_most(b, a.equals(b, zero, x.at_most(a, x.equals(a, zero, g), zero)), zero),
+        _ => b.at_most(x, b.equals(x, crossed, g), crossed),
+    }
+}
+
+impl Tensor {
+    /// Variance and mean over some dimensions, which go; over all for none. As `torch.var_mean`.
+    ///
+    /// # Errors
+    /// As [`Tensor::var_dims`].
+    pub fn var_mean(&self, dims: &[isize], correction: f64) -> Result<(Tensor, Tensor)> {
+        Ok((self.var_dims(dims, correction)?, self.mean_dim_or_all(dims)?))
+    }
+
+    /// Standard deviation and mean, as [`Tensor::var_mean`]. As `torch.std_mean`.
+    ///
+    /// # Errors
+    /// As [`Tensor::std_dims`].
+    pub fn std_mean(&self, dims: &[isize], correction: f64) -> Result<(Tensor, Tensor)> {
+        Ok((self.std_dims(dims, correction)?, self.mean_dim_or_all(dims)?))
+    }
+
+    fn mean_dim_or_all(&self, dims: &[isize]) -> Result<Tensor> {
+        if dims.is_empty() { self.mean() } else { self.mean_dims(dims) }
+    }
+
+    /// Smallest and largest element. As `torch.aminmax`.
+    ///
+    /// # Errors
+    /// No elements; out of memory.
+    pub fn aminmax(&self) -> Result<(Tensor, Tensor)> {
+        Ok((self.amin(&[])?, self.amax(&[])?))
+    }
+
+    /// With `nan` for what is not a number, and `posinf` and `neginf` for the infinite; without one of these, the largest and the
+    /// lowest number of the type. As `torch.nan_to_num`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn nan_to_num(
+        &self,
+        nan: f64,
+        posinf: impl Into<Option<f64>>,
+        neginf: impl Into<Option<f64>>,
+    ) -> Result<Tensor> {
+        let largest = match self.dtype() {
+            DType::F64 => f64::MAX,
+            DType::F16 => 65504.0,
+            DType::BF16 => 3.389_531_389_251_535_5e38,
+            DType::F32 => f64::from(f32::MAX),
+            _ => return Ok(self.clone()),
+        };
+        let infinite = self.detach().isinf()?;
+        let above = infinite.logical_and(&self.detach().gt_scalar(0.0)?)?;
+        let below = infinite.logical_and(&self.detach().lt_scalar(0.0)?)?;
+        self.masked_fill(&self.detach().isnan()?, nan)?
+            .masked_fill(&above, posinf.into().unwrap_or(largest))?
+            .masked_fill(&below, neginf.into().unwrap_or(-largest))
+    }
+
+    /// The sum over some dimensions, or over all for none, without what is not a number. As `torch.nansum`.
+    ///
+    /// # Errors
+    /// As [`Tensor::sum_dims`].
+    pub fn nansum(&self, dims: &[isize]) -> Result<Tensor> {
+        let x = if self.dtype().is_float() {
+            self.masked_fill(&self.detach().isnan()?, 0.0)?
+        } else {
+            self.clone()
+        };
+        if dims.is_empty() { x.sum() } else { x.sum_dims(dims) }
+    }
+
+    /// The mean over some dimensions, or over all for none, of what is a number. As `torch.nanmean`.
+    ///
+    /// # Errors
+    /// As [`Tensor::nansum`].
+    pub fn nanmean(&self, dims: &[isize]) -> Result<Tensor> {
+        let numbers = self.detach().isnan()?.logical_not()?.to_dtype(self.dtype())?;
+        self.nansum(dims)?.div(&numbers.nansum(dims)?)
+    }
+
+    /// The differences of neighbours along a dimension, `n` times. As `torch.diff`.
+    ///
+    /// # Errors
+    /// A dimension that is not there; truth values; out of memory.
+    pub fn diff(&self, n: usize, dim: isize) -> Result<Tensor> {
+        let at = dim_index("diff", dim, self.rank())?;
+        let mut x = self.clone();
+        for _ in 0..n {
+            let size = x.shape()[at];
+            let rest = size.saturating_sub(1);
+            let (later, earlier) = (x.narrow(dim, size - rest, rest)?, x.narrow(dim, 0, rest)?);
+            x = if x.dtype() == DType::Bool { later.ne(&earlier)? } else { later.sub(&earlier)? };
+        }
+        Ok(x)
+    }
+
+    /// Each element, but at least that of `low` and at most that of `high`, broadcast. As `torch.clamp` with tensors: an element
+    /// that equals a limit shares the gradient with it.
+    ///
+    /// # Errors
+    /// No limit at all; shapes that do not broadcast; out of memory.
+    pub fn clamp_tensors(&self, low: Option<&Tensor>, high: Option<&Tensor>) -> Result<Tensor> {
+        match (low, high) {
+            (Some(low), Some(high))
+                if self.requires_grad() || low.requires_grad() || high.requires_grad() =>
+            {
+                Ok(apply(Between, &[self, low, high])?.remove(0))
+            }
+            (Some(low), Some(high)) => self.maximum(low)?.minimum(high),
+            (Some(low), None) => self.maximum(low),
+            (None, Some(high)) => self.minimum(high),
+            (None, None) => Err(Error::argument("clamp", "no limit: give `low`, `high` or both")),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Diagonals: taken, made, filled and added up; and the places of triangles.
+
+use crate::device::Device;
+use crate::error::{Error, Result};
+use crate::ops::dim_index;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// Of a vector the matrix with it on a diagonal; of a matrix that diagonal, as a copy. As `torch.diag`.
+    ///
+    /// # Errors
+    /// Another number of dimensions; out of memory.
+    pub fn diag(&self, diagonal: isize) -> Result<Tensor> {
+        match self.rank() {
+            1 => self.diag_embed(diagonal),
+            2 => self.diagonal(diagonal, 0, 1)?.copy(),
+            _ => Err(Error::shape("diag", format!("{:?}: needs a vector or a matrix", self.shape()))),
+        }
+    }
+
+    /// Matrices with the rows of the last dimension on a diagonal, zeros elsewhere: `[…, n, n]`. As `torch.diag_embed(offset)`.
+    ///
+    /// # Errors
+    /// A tensor without dimensions; out of memory.
+    pub fn diag_embed(&self, offset: isize) -> Result<Tensor> {
+        let last = dim_index("diag_embed", -1, self.rank())?;
+        let (len, away) = (self.shape()[last], offset.unsigned_abs());
+        let side = len + away;
+        // A row of the matrices laid end to end: `len` steps of `side + 1`, of which each has one element.
+        let first = if offset >= 0 { away } else { away * side };
+        let spread = self.unsqueeze(-1)?.pad(&[0, side as isize], crate::ops::PadMode::Constant(0.0))?;
+        let mut lead = self.shape()[..last].to_vec();
+        lead.push(len * (side + 1));
+        let flat = spread.reshape(lead.as_slice())?;
+        // The last element's step reaches beyond the matrix: cut, and filled up in front and behind.
+        let (front, have) = (first as isize, (len * (side + 1)) as isize);
+        let flat =
+            flat.pad(&[front, (side * side) as isize - front - have], crate::ops::PadMode::Constant(0.0))?;
+        lead.pop();
+        lead.extend([side, side]);
+        flat.reshape(lead.as_slice())
+    }
+
+    /// The sum of a matrix's diagonal. As `torch.trace`.
+    ///
+    /// # Errors
+    /// A tensor that is no matrix; out of memory.
+    pub fn trace(&self) -> Result<Tensor> {
+        if self.rank() != 2 {
+            return Err(Error::shape("trace", format!("{:?}: needs a matrix", self.shape())));
+        }
+        self.diagonal(0, 0, 1)?.sum()
+    }
+
+    /// Writes a value on a matrix's diagonal. As `Tensor.fill_diagonal_`.
+    ///
+    /// # Errors
+    /// A tensor that is no matrix; as [`Tensor::add_`].
+    pub fn fill_diagonal_(&self, value: f64) -> Result<()> {
+        if self.rank() != 2 {
+            return Err(Error::shape("fill_diagonal_", format!("{:?}: needs a matrix", self.shape())));
+        }
+        self.diagonal(0, 0, 1)?.fill_(value)
+    }
+
+    /// Rows and columns (`int64`, `[2, n]`) of the places at and below a diagonal, row by row. As `torch.tril_indices`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn tril_indices(rows: usize, columns: usize, offset: isize, device: &Device) -> Result<Tensor> {
+        triangle(rows, columns, device, |row, column| column - row <= offset)
+    }
+
+    /// Rows and columns (`int64`, `[2, n]`) of the places at and above a diagonal, row by row. As `torch.triu_indices`.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn triu_indices(rows: usize, columns: usize, offset: isize, device: &Device) -> Result<Tensor> {
+        triangle(rows, columns, device, |row, column| column - row >= offset)
+    }
+}
+
+fn triangle(
+    rows: usize,
+    columns: usize,
+    device: &Device,
+    belongs: impl Fn(isize, isize) -> bool,
+) -> Result<Tensor> {
+    let all = (0..rows as i64).flat_map(|row| (0..columns as i64).map(move |column| (row, column)));
+    let (mut places, at): (Vec<i64>, Vec<i64>) =
+        all.filter(|&(row, column)| belongs(row as isize, column as isize)).unzip();
+    let count = places.len();
+    places.extend(at);
+    Tensor::from_slice(&places, &[2, count], device)
+}

@@ -1,0 +1,169 @@
+//! Dimensions moved, put in, taken out and matched: short forms of `permute`, `reshape` and `expand`. All are views.
+
+use crate::error::{Error, Result};
+use crate::layout::Dims;
+use crate::ops::{ReshapeTo, dim_index};
+use crate::suite::Case;
+use crate::tensor::Tensor;
+
+impl Tensor {
+    /// Dimensions `from` moved to the places `to`; the others keep their order. As `torch.movedim`.
+    ///
+    /// # Errors
+    /// Lists of different lengths; a dimension that is not there, or named twice.
+    pub fn movedim(&self, from: &[isize], to: &[isize]) -> Result<Tensor> {
+        if from.len() != to.len() {
+            let message = format!("{from:?} to {to:?}: needs as many places as dimensions");
+            return Err(Error::shape("movedim", message));
+        }
+        if self.rank() == 0 && from.len() == 1 && [from[0], to[0]].iter().all(|dim| (-1..=0).contains(dim)) {
+            return Ok(self.clone());
+        }
+        let from = distinct("movedim", from, self.rank())?;
+        let to = distinct("movedim", to, self.rank())?;
+        let mut rest = (0..self.rank()).filter(|dim| !from.contains(dim));
+        let order: Vec<isize> = (0..self.rank())
+            .filter_map(|place| match to.iter().position(|&at| at == place) {
+                Some(i) => Some(from[i] as isize),
+                None => rest.next().map(|dim| dim as isize),
+            })
+            .collect();
+        self.permute(&order)
+    }
+
+    /// Two dimensions swapped: `transpose` under NumPy's name.
+    ///
+    /// # Errors
+    /// Dimensions that are not there.
+    pub fn swapdims(&self, a: isize, b: isize) -> Result<Tensor> {
+        self.transpose(a, b)
+    }
+
+    /// One dimension split into several; one of the sizes may be -1. As `torch.unflatten`.
+    ///
+    /// # Errors
+    /// A dimension that is not there; sizes whose product is not the dimension's.
+    #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
+    pub fn unflatten(&self, dim: isize, sizes: impl ReshapeTo) -> Result<Tensor> {
+        let dim = dim_index("unflatten", dim, self.rank())?;
+        let (size, sizes) = (self.shape()[dim], sizes.sizes());
+        let misfit = || {
+            let message = format!("{sizes:?} do not multiply to {size}, the size of dimension {dim}");
+            Error::shape("unflatten", message)
+        };
+        let known = sizes
+            .iter()
+            .filter(|&&n| n != -1)
+            .try_fold(1usize, |product, &n| product.checked_mul(usize::try_from(n).ok()?));
+        let known = known.ok_or_else(misfit)?;
+        let rest = match sizes.iter().filter(|&&n| n == -1).count() {
+            0 if known == size && !sizes.is_empty() => 0,
+            1 if known > 0 && size.is_multiple_of(known) => size / known,
+            _ => return Err(misfit()),
+        };
+        let mut shape: Dims = self.shape()[..dim].into();
+        shape.extend(sizes.iter().map(|&n| usize::try_from(n).unwrap_or(rest)));
+        shape.extend_from_slice(&self.shape()[dim + 1..]);
+        self.view(shape.as_slice())
+    }
+
+    /// Those of these dimensions that have size 1 taken out. As `torch.squeeze` with a tuple.
+    ///
+    /// # Errors
+    /// A dimension that is not there, or named twice.
+    pub fn squeeze_dims(&self, dims: &[isize]) -> Result<Tensor> {
+        let dims = distinct("squeeze", dims, self.rank())?;
+        let kept = |&(dim, &size): &(usize, &usize)| size != 1 || !dims.contains(&dim);
+        let shape: Dims = self.shape().iter().enumerate().filter(kept).map(|(_, &size)| size).collect();
+        self.view(shape.as_slice())
+    }
+
+    /// All dimensions of size 1 taken out. As `torch.squeeze` without a dimension.
+    ///
+    /// # Errors
+    /// None that a caller could cause.
+    pub fn squeeze_all(&self) -> Result<Tensor> {
+        self.squeeze_dims(&(0..self.rank() as isize).collect::<Vec<_>>())
+    }
+
+    /// Dimensions of size 1 put in, so that they have these places in the result.
+    ///
+    /// # Errors
+    /// A place that is not there, or named twice.
+    pub fn unsqueeze_dims(&self, dims: &[isize]) -> Result<Tensor> {
+        let rank = self.rank() + dims.len();
+        let mut places = distinct("unsqueeze", dims, rank)?;
+        places.sort_unstable();
+        places.iter().try_fold(self.clone(), |x, &place| x.unsqueeze(place as isize))
+    }
+
+    /// Broadcast to the shape of another tensor. As `Tensor.expand_as`.
+    ///
+    /// # Errors
+    /// A shape that this one does not broadcast to.
+    pub fn expand_as(&self, other: &Tensor) -> Result<Tensor> {
+        self.expand(other.shape())
+    }
+
+    /// Broadcast to a shape: `expand` under NumPy's name.
+    ///
+    /// # Errors
+    /// A shape that this one does not broadcast to.
+    pub fn broadcast_to(&self, shape: &[usize]) -> Result<Tensor> {
+        self.expand(shape)
+    }
+
+    /// The same elements in the shape of another tensor, without a copy. As `Tensor.view_as`.
+    ///
+    /// # Errors
+    /// Another number of elements; strides that need a copy.
+    pub fn view_as(&self, other: &Tensor) -> Result<Tensor> {
+        self.view(other.shape())
+    }
+
+    /// Vectors as the coordinates of a grid: one tensor for each, all of the grid's shape, as views. As
+    /// `torch.meshgrid(indexing="ij")`; for `"xy"` swap the first two dimensions of the results.
+    ///
+    /// # Errors
+    /// A tensor with two dimensions or more.
+    pub fn meshgrid(vectors: &[&Tensor]) -> Result<Vec<Tensor>> {
+        if let Some(other) = vectors.iter().find(|vector| vector.rank() > 1) {
+            let message = format!("{:?} is not a vector", other.shape());
+            return Err(Error::shape("meshgrid", message));
+        }
+        let grid: Dims = vectors.iter().map(|vector| vector.numel()).collect();
+        let coordinate = |(dim, vector): (usize, &&Tensor)| {
+            let mut shape = Dims::from_elem(1, grid.len());
+            shape[dim] = grid[dim];
+            vector.reshape(shape.as_slice())?.expand(&grid)
+        };
+        vectors.iter().enumerate().map(coordinate).collect()
+    }
+}
+
+/// Dimensions counted from the front, each named once.
+fn distinct(op: &'static str, dims: &[isize], rank: usize) -> Result<Dims> {
+    let mut found = Dims::new();
+    for &dim in dims {
+        let at = dim_index(op, dim, rank)?;
+        if found.contains(&at) {
+            return Err(Error::shape(op, format!("dimension {at} is named twice in {dims:?}")));
+        }
+        found.push(at);
+    }
+    Ok(found)
+}
+
+/// What the conformance suite runs.
+pub(crate) fn cases() -> Vec<Case> {
+    let moved = |ins: &[Vec<f64>]| {
+        // [2, 3, 4] to [4, 2, 3].
+        vec![(0..24).map(|i| ins[0][i % 6 * 4 + i / 6]).collect()]
+    };
+    let one = |x: Result<Tensor>| Ok(smallvec::smallvec![x?]);
+    vec![
+        Case::new("movedim", &[&[2, 3, 4]], move |ins| one(ins[0].movedim(&[-1], &[0]))).expect(moved),
+        Case::new("unflatten", &[&[2, 6]], move |ins| one(ins[0].contiguous()?.unflatten(1, &[2, -1]))),
+        Case::new("squeeze_dims", &[&[1, 3, 1]], move |ins| one(ins[0].contiguous()?.squeeze_dims(&[0, 1]))),
+    ]
+}

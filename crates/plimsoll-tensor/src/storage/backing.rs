@@ -1,0 +1,65 @@
+//! Where a storage's bytes are, and what owns them there.
+
+use std::sync::Arc;
+
+use plimsoll_alloc::Allocation;
+
+use crate::device::Device;
+use crate::pinned::Block;
+use crate::stream::Event;
+
+/// Where the bytes of a tensor are. Operations bring them back by themselves.
+///
+/// ```
+/// use plimsoll_tensor::{Device, State, Tensor};
+/// let x = Tensor::ones(&[1000], &Device::cpu())?;
+/// x.offload()?;
+/// assert_eq!(x.state(), State::Offloaded);
+/// assert_eq!(x.sum()?.item::<f32>()?, 1000.0);
+/// assert_eq!(x.state(), State::Resident);
+/// # Ok::<(), plimsoll_tensor::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// On their device.
+    Resident,
+    /// In pinned host memory, to be copied back: [`Tensor::offload`](crate::Tensor::offload).
+    Offloaded,
+    /// Nowhere, to be computed again: [`Tensor::evict_with`](crate::Tensor::evict_with).
+    Evicted,
+}
+
+/// What owns the bytes; `R` computes evicted ones again.
+pub(super) enum Backing<R> {
+    /// The device's allocator.
+    Device(Allocation),
+    /// Pinned memory, which is a tensor of the host, with the copies of devices to or from it that may be under way.
+    Pinned { block: Block, copies: Vec<Arc<Event>> },
+    /// Pinned memory, where they wait; the event is after the copy that brought them there.
+    Offloaded { block: Arc<Block>, copied: Arc<Event> },
+    /// A recipe.
+    Evicted(R),
+    /// Nothing: the storage is being dropped.
+    Gone,
+}
+
+impl<R> Backing<R> {
+    pub(super) fn pinned(block: Block) -> Self {
+        Backing::Pinned { block, copies: Vec::new() }
+    }
+
+    pub(super) fn state(&self) -> State {
+        match self {
+            Backing::Device(_) | Backing::Pinned { .. } | Backing::Gone => State::Resident,
+            Backing::Offloaded { .. } => State::Offloaded,
+            Backing::Evicted(_) => State::Evicted,
+        }
+    }
+
+    /// Gives the memory back. Called with no lock held: a recipe may own tensors.
+    pub(super) fn free(self, device: &Device) {
+        if let Backing::Device(allocation) = self {
+            device.memory().free(allocation);
+        }
+    }
+}

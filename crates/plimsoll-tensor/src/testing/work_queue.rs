@@ -1,0 +1,113 @@
+//! One stream of the late device: work in a queue, done by a thread of its own.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// A piece of work. It catches its own errors.
+pub(super) type Work = Box<dyn FnOnce() + Send>;
+
+/// Work that is done in order, by one thread.
+#[derive(Default)]
+pub(super) struct WorkQueue {
+    state: Mutex<State>,
+    /// Notified when work comes, when some is done, and at the end.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Work>,
+    /// Pieces that ever came, and those that are done.
+    queued: u64,
+    done: u64,
+    closed: bool,
+}
+
+impl WorkQueue {
+    /// A queue, and its thread, which ends when the queue is closed and all work done.
+    pub(super) fn start(name: String) -> std::io::Result<(Arc<WorkQueue>, thread::JoinHandle<()>)> {
+        let queue = Arc::new(WorkQueue::default());
+        let worker = queue.clone();
+        let thread = thread::Builder::new().name(name).spawn(move || worker.run())?;
+        Ok((queue, thread))
+    }
+
+    /// Adds work at the end.
+    pub(super) fn push(&self, work: Work) {
+        let mut state = self.lock();
+        state.waiting.push_back(work);
+        state.queued += 1;
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// The number of pieces that came so far: a point to wait for.
+    pub(super) fn end(&self) -> u64 {
+        self.lock().queued
+    }
+
+    /// Whether so many pieces are done.
+    pub(super) fn has_done(&self, pieces: u64) -> bool {
+        self.lock().done >= pieces
+    }
+
+    /// Waits until so many pieces are done.
+    pub(super) fn wait_for(&self, pieces: u64) {
+        let mut state = self.lock();
+        while state.done < pieces {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// No more work comes.
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_all();
+    }
+
+    fn run(&self) {
+        while let Some(work) = self.next() {
+            work(); // without the lock, and dropped there with all that it holds
+            self.lock().done += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    fn next(&self) -> Option<Work> {
+        let mut state = self.lock();
+        loop {
+            if let Some(work) = state.waiting.pop_front() {
+                return Some(work);
+            }
+            if state.closed {
+                return None;
+            }
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_done_in_order_and_the_thread_ends_with_the_line() {
+        let (queue, thread) = WorkQueue::start("test".to_owned()).unwrap();
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        for i in 0..100 {
+            let seen = seen.clone();
+            queue.push(Box::new(move || seen.lock().unwrap().push(i)));
+        }
+        queue.wait_for(50);
+        assert!(queue.has_done(50) && queue.end() == 100);
+        queue.close();
+        thread.join().unwrap();
+        assert_eq!(*seen.lock().unwrap(), (0..100).collect::<Vec<_>>());
+    }
+}

@@ -1,0 +1,102 @@
+//! Operations that move, select and reduce, and further ones of training programs, against PyTorch: outputs and gradients of
+//! `fixtures/table.json`, `fixtures/training.json` and `fixtures/further.json`.
+//!
+//! The scripts of the same names beside them made the tables; a new operation needs a few lines there and one in `calls.rs`,
+//! `training.rs`, `further.rs` or `edges.rs`. Each case runs with its inputs lying in three forms.
+
+mod calls;
+mod edges;
+mod further;
+pub(crate) mod tensors;
+mod training;
+
+use plimsoll_tensor::{BackwardOptions, Device, SimConfig, Tensor, no_grad};
+use serde_json::Value;
+
+use crate::forms::Form;
+
+/// The cases; or those of the file that `PLIMSOLL_TABLE` names, of random calls, say.
+fn cases() -> Vec<Value> {
+    let read = |text: &str| serde_json::from_str::<Vec<Value>>(text).unwrap();
+    if let Some(path) = std::env::var_os("PLIMSOLL_TABLE") {
+        return read(&std::fs::read_to_string(path).unwrap());
+    }
+    let table = read(include_str!("../fixtures/table.json"));
+    let further = read(include_str!("../fixtures/further.json"));
+    [table, read(include_str!("../fixtures/training.json")), further].concat()
+}
+
+fn texts(values: &Value) -> Vec<Option<&str>> {
+    values.as_array().unwrap().iter().map(Value::as_str).collect()
+}
+
+fn run(case: &Value, form: Form, device: &Device) -> Result<(), String> {
+    let (op, args) = (case[0].as_str().unwrap(), &case[1]);
+    let inputs: Vec<Tensor> = texts(&case[2])
+        .into_iter()
+        .map(|text| tensors::tensor(text.unwrap(), form, device))
+        .map(|tensor| tensor.requires_grad_(tensor.dtype().is_float()).unwrap())
+        .collect();
+    let outputs = calls::call(op, args, &inputs).map_err(|error| format!("error: {error}"))?;
+    let expected = texts(&case[3]);
+    if outputs.len() != expected.len() {
+        return Err(format!("{} outputs, PyTorch's {}", outputs.len(), expected.len()));
+    }
+    for (k, (output, expected)) in outputs.iter().zip(expected).enumerate() {
+        tensors::compare(&format!("output {k}"), output, expected.unwrap())?;
+    }
+    for (k, output) in outputs.iter().enumerate().filter(|(_, output)| output.requires_grad()) {
+        let gradient = Some(tensors::upstream(output, k, form, device));
+        let options = BackwardOptions { gradient, retain_graph: true, ..BackwardOptions::default() };
+        output.backward_with(options).map_err(|error| format!("error in backward: {error}"))?;
+    }
+    for (i, (input, expected)) in inputs.iter().zip(texts(&case[4])).enumerate() {
+        match (input.grad(), expected) {
+            (Some(got), Some(expected)) => tensors::compare(&format!("gradient {i}"), &got, expected)?,
+            (None, Some(_)) => return Err(format!("gradient {i} is missing")),
+            (Some(got), None) => return Err(format!("gradient {i} is {got:?}, PyTorch has none")),
+            (None, None) => {}
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_operation_of_the_table_is_pytorchs_in_every_form() {
+    let device = Device::cpu();
+    let mut differences = Vec::new();
+    for case in &cases() {
+        for form in Form::ALL {
+            if let Err(found) = run(case, form, &device) {
+                let inputs = texts(&case[2]);
+                differences.push(format!("{} {} of {inputs:?} ({form:?}): {found}", case[0], case[1]));
+            }
+        }
+    }
+    assert!(differences.is_empty(), "{} differences:\n{}", differences.len(), differences.join("\n"));
+}
+
+#[test]
+fn a_simulated_device_has_the_shapes_without_the_values() {
+    let device = Device::sim(SimConfig::new(1 << 30));
+    for case in &cases() {
+        let op = case[0].as_str().unwrap();
+        let text = |text: Option<&str>| tensors::tensor(text.unwrap(), Form::Dense, &device);
+        let inputs: Vec<Tensor> = texts(&case[2]).into_iter().map(text).collect();
+        match no_grad(|| calls::call(op, &case[1], &inputs)) {
+            Ok(outputs) => {
+                let shapes: Vec<_> =
+                    texts(&case[3]).into_iter().map(|text| tensors::shape(text.unwrap())).collect();
+                assert_eq!(
+                    outputs.iter().map(|out| out.shape().to_vec()).collect::<Vec<_>>(),
+                    shapes,
+                    "{case}"
+                );
+            }
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("the size of the result depends on"), "{case}: {error}");
+            }
+        }
+    }
+}

@@ -1,0 +1,27 @@
+//! The integration tests of `plimsoll-trace`, in one program, as linking takes most of a test's build: a module a subject.
+
+mod backward;
+mod bodies;
+mod conformance;
+mod data_quality;
+mod files;
+mod fragmentation;
+mod hostile;
+mod hostile_explanations;
+mod hostile_snapshots;
+mod leaks;
+mod one_name;
+mod pages;
+mod peaks;
+mod pressure;
+mod program;
+mod programs;
+mod random_programs;
+mod recorder;
+mod replay;
+mod shapes;
+mod side_by_side;
+mod snapshots;
+mod states;
+mod timeline;
+mod whatif;

@@ -1,0 +1,34 @@
+//! The integration tests of `plimsoll`, in one program, as linking takes most of a test's build: a module a subject.
+
+#![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
+
+mod bad_input;
+mod captured_step;
+mod checkpoint;
+mod conv_layers;
+mod devices;
+mod flipped_bits;
+mod layer_case;
+mod layers;
+mod log;
+mod memory;
+mod models;
+mod modules;
+mod network;
+mod no_silent_training;
+mod on_device;
+mod optim;
+mod optimizers;
+mod other_layers;
+mod ported;
+mod pretrained;
+mod recorded;
+mod recorded_steps;
+mod scripts;
+mod serialize;
+mod snapshot;
+mod techniques;
+#[cfg(feature = "tokenizers")]
+mod tokenizers;
+mod vision;
+mod world;
