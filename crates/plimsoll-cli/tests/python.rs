@@ -72,8 +72,15 @@ fn passes(output: &Output) {
 fn the_packages_own_tests_pass() {
     let torch = Torch::new("package", "");
     let package = ["test_program.py", "test_memory_saving.py", "test_predict.py", "test_version.py"];
-    let injected =
-        ["test_protocol.py", "test_inject.py", "test_dataflow.py", "test_growth.py", "test_predict_parts.py"];
+    let injected = [
+        "test_protocol.py",
+        "test_inject.py",
+        "test_dataflow.py",
+        "test_growth.py",
+        "test_predict_parts.py",
+        "test_serve.py",
+        "test_offload_optimizer.py",
+    ];
     passes(&pytest(&torch, None, &[package.as_slice(), &injected].concat()));
 }
 

@@ -155,7 +155,9 @@ fn losses_and_parameters_keep_their_bits_where_identical_numbers_are_claimed() {
             "checkpoint=2",
             "offload",
             "offload=60",
+            "offload-optimizer",
             "step-in-backward",
+            "step-in-backward,offload-optimizer",
             "free-grads,checkpoint,offload",
         ] {
             let output = run(&torch, set, arguments);

@@ -21,7 +21,7 @@ STARTED = "started"  # PID.started: the process uses CUDA
 DONE = "done"  # PID.done: its last report is written
 
 # The same in the folder for requests of `plan`.
-LATE = "late"  # from the program: it gives up all requests but those of the GPU's size
+LATE = "late"  # from the program: while it is there, all requests but those of the GPU's size are given up
 END = "end"  # from the program: the process that serves is to exit
 EXPIRED = "expired"  # the status of a fork that was killed because it took too long
 UNABLE = "unable"  # that of a request that a fork cannot fulfil

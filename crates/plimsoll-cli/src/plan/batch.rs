@@ -1,4 +1,5 @@
-//! `{BATCH}` in the command: a plan for one batch, and the largest batch that fits, as the program is and with techniques.
+//! `{BATCH}` in the command: a plan for one batch, and the largest batch that fits, as the program is and with
+//! techniques.
 
 use std::ffi::OsString;
 
@@ -84,10 +85,8 @@ pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish)
         return Ok(plan);
     }
     let more = (batch, batch.saturating_mul(MULTIPLE));
-    let mut searches = vec![match base.fits {
-        Some(true) => (Set::default(), more),
-        _ => (Set::default(), (1, batch)),
-    }];
+    let range = if base.fit.fits() { more } else { (1, batch) };
+    let mut searches = vec![(Set::default(), range)];
     searches.extend(plan.chosen().filter(|it| !it.set.is_empty()).map(|it| (it.set.clone(), more)));
     for (set, range) in searches {
         plan.add_largest(args, target, &set, range)?;
@@ -95,7 +94,8 @@ pub(super) fn plan_for(args: &PlanArgs, batch: u64, target: &Target, wish: Wish)
     Ok(plan)
 }
 
-/// Searches for the largest batch as the program is, and with the techniques that use the least memory near that batch.
+/// Searches for the largest batch as the program is, and with the techniques that use the least memory near
+/// that batch.
 pub(super) fn plan(args: &PlanArgs, range: (u64, u64), target: &Target, wish: Wish) -> Result<Plan, Failure> {
     let (from, to) = range;
     let found = find(args, target, &Set::default(), range)?;
@@ -153,6 +153,7 @@ impl Plan {
             goal: Goal::Batch,
             candidates: Vec::new(),
             chosen: None,
+            instead_of: None,
             is_interrupted: true,
             is_late: false,
             devices: args.devices,

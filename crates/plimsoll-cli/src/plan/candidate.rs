@@ -1,10 +1,11 @@
 //! A set that was tried: [`Candidate`].
 
+use super::facts::{Fact, Ran};
+use super::fit::{Fit, Limits};
+use super::time::Cost;
 use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
-use crate::techniques::Set;
-
-use super::time::Cost;
+use crate::techniques::{Levels, Set, Technique, Time};
 
 /// A set should leave one part in this many of the GPU's memory free. If cuDNN chooses other kernels on the
 /// card, or the driver other addresses, reserved bytes differ from the trial's by about as much (note
@@ -16,13 +17,7 @@ const SPARE_PART: u64 = 50;
 pub(super) struct Candidate {
     pub(super) set: Set,
     pub(super) trial: Trial,
-    /// Whether it fits the GPU; `None` if the program did not run with it.
-    pub(super) fits: Option<bool>,
-    /// Whether it fits only because the allocator releases cached memory when memory runs short, which
-    /// takes time.
-    pub(super) is_tight: bool,
-    /// Whether it fits, but with so little left that it may not fit on a card.
-    pub(super) is_close: bool,
+    pub(super) fit: Fit,
     /// The trial under the GPU's limit, if the set fits only because the program catches running out of
     /// memory and goes on with less. `trial` is then the run without that limit, if it succeeded.
     pub(super) caught: Option<Trial>,
@@ -31,26 +26,14 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// A set that was not tried because the search ended first.
-    pub(super) fn untried(set: &Set) -> Candidate {
-        Candidate {
-            set: set.clone(),
-            trial: Trial::without_answer(End::Interrupted),
-            fits: None,
-            is_tight: false,
-            is_close: false,
-            caught: None,
-            cost: None,
-        }
-    }
-
     /// Adopts the result of the run on the GPU itself, which has more steps than the trial.
-    pub(super) fn settle(&mut self, itself: &Trial, target: &Target) {
+    pub(super) fn settle(&mut self, itself: &Trial, limits: Limits) {
         self.trial.allocated_bytes = itself.allocated_bytes;
         self.trial.reserved_bytes = itself.reserved_bytes;
         self.trial.steps = itself.steps;
-        self.is_tight |= itself.retries > 0;
-        self.is_close = is_close(target, itself.reserved_bytes);
+        let gives_back = self.fit.is_tight() || itself.retries > 0;
+        let bytes = itself.reserved_bytes;
+        self.fit = if gives_back { limits.tight(bytes) } else { limits.fit(bytes) };
     }
 
     /// Whether the program ran with this set, and every technique in it had an effect.
@@ -60,39 +43,23 @@ impl Candidate {
 
     /// Whether it fits with memory to spare.
     pub(super) fn has_room(&self) -> bool {
-        self.fits == Some(true) && !self.is_tight && !self.is_close && self.is_effective()
+        self.fit.has_room() && self.is_effective()
     }
 
     /// Pinned host memory, in bytes, for the tensors that a step moves to the host.
     pub(super) fn pinned_bytes(&self) -> u64 {
-        self.trial.technique("offload").map_or(0, |it| it.bytes)
+        let copying =
+            self.set.techniques().filter(|it| matches!(it.row().time, Time::Copies | Time::StepCopies));
+        copying.filter_map(|it| self.trial.technique(it.name())).map(|it| it.bytes).sum()
     }
-
-    /// The word for a small headroom: tight or close.
-    pub(super) fn room(&self) -> &'static str {
-        match (self.fits, self.is_tight, self.is_close) {
-            (Some(true), true, _) => ", tight",
-            (Some(true), false, true) => Candidate::CLOSE,
-            _ => "",
-        }
-    }
-
-    /// The word for a set that fits and [is close](Candidate::is_close).
-    pub(super) const CLOSE: &str = ", close";
 
     /// Why the set cannot be chosen.
     pub(super) fn objection(&self) -> Option<String> {
-        match &self.trial.end {
-            End::Refused(it) => Some(format!("{}: {}", it.technique, it.reason)),
-            End::Failed(how) => Some(format!("failed: {how}")),
-            End::Unknown(why) => Some(format!("no answer: {why}")),
-            End::RanOut(why) => Some(why.clone()),
-            End::Interrupted => Some("interrupted".to_owned()),
-            End::Ran => {
-                let idle = self.trial.techniques.iter().find(|it| !it.applied);
-                idle.map(|it| format!("{}: no effect: {}", it.name, it.detail))
-            }
+        if self.trial.end != End::Ran {
+            return Some(objection(&self.trial.end));
         }
+        let idle = self.trial.techniques.iter().find(|it| !it.applied);
+        idle.map(|it| format!("{}: no effect: {}", it.name, it.detail))
     }
 
     /// Estimated seconds of a step. Candidates without an estimate are compared in the order of their
@@ -100,14 +67,46 @@ impl Candidate {
     pub(super) fn step_s(&self) -> f64 {
         self.cost.map_or(0.0, |cost| cost.step_s)
     }
+
+    /// What the strategy reads.
+    pub(super) fn fact(&self) -> Fact {
+        let blocks = self.set.techniques().find(|it| it.row().levels == Levels::Blocks);
+        Fact {
+            set: self.set.clone(),
+            fit: self.fit.clone(),
+            run: self.ran(),
+            is_caught: self.caught.is_some(),
+            allocated_bytes: self.trial.allocated_bytes,
+            reserved_bytes: self.trial.reserved_bytes,
+            step_s: self.cost.map(|cost| cost.step_s),
+            blocks: blocks.and_then(|it| self.trial.technique(it.name())).map_or(0, |it| it.blocks),
+        }
+    }
+
+    fn ran(&self) -> Ran {
+        let idle = self.trial.techniques.iter().filter(|it| !it.applied);
+        match &self.trial.end {
+            End::Ran if self.is_effective() => Ran::Well,
+            End::Ran => Ran::Idle(idle.filter_map(|it| Technique::named(&it.name)).collect()),
+            End::Refused(it) => Technique::named(&it.technique).map_or(Ran::Failed, Ran::Refused),
+            End::Failed(_) | End::Unknown(_) | End::RanOut(_) | End::Interrupted => Ran::Failed,
+        }
+    }
 }
 
-/// The largest reserved bytes that leave enough of the GPU free.
-pub(super) fn most_bytes(target: &Target) -> u64 {
-    target.capacity_bytes().saturating_sub(target.total_bytes / SPARE_PART)
+/// Why a trial without peaks is none.
+pub(super) fn objection(end: &End) -> String {
+    match end {
+        End::Refused(it) => format!("{}: {}", it.technique, it.reason),
+        End::Failed(how) => format!("failed: {how}"),
+        End::Unknown(why) => format!("no answer: {why}"),
+        End::RanOut(why) => why.clone(),
+        End::Ran | End::Interrupted => "interrupted".to_owned(),
+    }
 }
 
-/// Whether so many reserved bytes leave less than that.
-pub(super) fn is_close(target: &Target, reserved_bytes: u64) -> bool {
-    reserved_bytes > most_bytes(target)
+/// What a program may reserve on a GPU.
+pub(super) fn limits(target: &Target) -> Limits {
+    let capacity_bytes = target.capacity_bytes();
+    Limits { capacity_bytes, roomy_bytes: capacity_bytes.saturating_sub(target.total_bytes / SPARE_PART) }
 }

@@ -1,7 +1,9 @@
 //! Runs the chosen set on the GPU itself, for more steps than its trial had: [`Checked`].
 
+use super::fit::Fit;
 use super::goal::Goal;
-use super::search::{BLOCKS, Search};
+use super::search::Search;
+use super::strategy::Decision;
 use super::text;
 use crate::exit::Failure;
 use crate::predict::trial::{End, Trial};
@@ -11,10 +13,14 @@ use crate::techniques::Set;
 /// The results of runs on the GPU itself.
 #[derive(Default)]
 pub(super) struct Checked {
+    /// What is chosen then.
+    pub(super) decision: Decision,
     /// Why the last set that was expected to fit does not.
     pub(super) objection: Option<String>,
     /// The sets that ran.
     ran: Vec<(Set, Trial)>,
+    /// Whether trials run until their reserved bytes stop growing.
+    settles: bool,
 }
 
 impl Checked {
@@ -34,28 +40,28 @@ impl Search<'_, '_> {
     pub(super) fn checked(&mut self) -> Result<Checked, Failure> {
         let mut checked = Checked::default();
         loop {
-            self.run()?;
+            checked.decision = self.run()?;
             // What is known by then is checked, too.
             self.is_interrupted &= !self.is_late;
-            let Some(chosen) = self.chosen().cloned() else { return Ok(checked) };
+            let Some(place) = checked.decision.chosen else { return Ok(checked) };
+            let chosen = self.tried.candidates()[place].clone();
             // The largest batch is searched on the GPU itself.
             if checked.of(&chosen.set).is_some() || self.is_interrupted || self.wish.goal == Goal::Batch {
                 return Ok(checked);
             }
             let trial = self.trials.of(&chosen.set, How::Itself)?;
-            let Some(candidate) = self.candidates.iter_mut().find(|it| it.set == chosen.set) else {
-                return Ok(checked);
-            };
-            let runs_short = matches!(trial.end, End::RanOut(_)) || (trial.retries > 0 && !chosen.is_tight);
-            let has_grown = runs_short && trial.steps >= chosen.trial.steps && !self.settles;
+            let runs_short =
+                matches!(trial.end, End::RanOut(_)) || (trial.retries > 0 && !chosen.fit.is_tight());
+            let has_grown = runs_short && trial.steps >= chosen.trial.steps && !checked.settles;
             let why = match &trial.end {
                 End::Ran if !has_grown => {
-                    candidate.settle(&trial, self.target);
+                    let limits = self.limits;
+                    self.tried.correct(place, |it| it.settle(&trial, limits));
                     None
                 }
                 End::Ran => Some("memory runs short in later steps".to_owned()),
                 End::RanOut(_) if chosen.caught.is_some() && trial.goes_on(&chosen.trial) => {
-                    candidate.caught = Some(trial.clone());
+                    self.tried.correct(place, |it| it.caught = Some(trial.clone()));
                     None
                 }
                 End::Interrupted => {
@@ -69,10 +75,11 @@ impl Search<'_, '_> {
                 checked.ran.push((chosen.set, trial));
                 continue;
             };
-            candidate.fits = Some(false);
             let name = text::named(&chosen);
             checked.objection = Some(format!("{name} was expected to fit, but on the GPU itself: {why}"));
+            self.tried.correct(place, |it| it.fit = Fit::Short(0));
             if has_grown && !self.is_late {
+                checked.settles = true;
                 self.again()?;
             }
         }
@@ -81,13 +88,11 @@ impl Search<'_, '_> {
     /// Searches again with trials that run until their reserved bytes stop growing. If the user ends it
     /// before the program as it is has a result, the earlier results stay.
     fn again(&mut self) -> Result<(), Failure> {
-        self.settles = true;
         self.trials.settle_all();
-        (self.useful, self.blocks) = (Vec::new(), BLOCKS);
-        let known = std::mem::take(&mut self.candidates);
+        let known = self.forget();
         self.run()?;
-        if self.candidates.first().is_none_or(|base| base.trial.end != End::Ran) {
-            self.candidates = known;
+        if self.tried.candidates().first().is_none_or(|base| base.trial.end != End::Ran) {
+            self.tried.restore(known);
         }
         Ok(())
     }

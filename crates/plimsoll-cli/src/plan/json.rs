@@ -2,13 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, limits};
+use super::fit::{Fit, Limits};
 use super::{Plan, text};
 use crate::predict::trial::End;
 
 /// The whole report.
 pub(super) fn render(plan: &Plan) -> String {
-    let chosen = plan.chosen();
+    let (chosen, limits) = (plan.chosen(), limits(&plan.target));
     let value = json!({
         "schema": "plimsoll.plan/1",
         "gpu": { "name": plan.target.name, "total_bytes": plan.target.total_bytes,
@@ -18,6 +19,7 @@ pub(super) fn render(plan: &Plan) -> String {
         "complete": !plan.is_interrupted && !plan.is_late,
         "devices": plan.devices,
         "chosen": chosen.map(|it| it.set.to_string()),
+        "instead_of": plan.instead_of().map(|it| it.set.to_string()),
         "numbers": chosen.map(|it| it.set.numbers().name()),
         "checked": plan.checked,
         "planned": plan.planned.as_ref().map(|it| json!({
@@ -32,20 +34,21 @@ pub(super) fn render(plan: &Plan) -> String {
         })).collect::<Vec<_>>(),
         "command": chosen.map(|it| plan.command(it)),
         "lines": chosen.map(|it| it.trial.techniques.iter().flat_map(|it| it.lines.clone()).collect::<Vec<_>>()),
-        "tried": plan.candidates.iter().map(row).collect::<Vec<_>>(),
+        "tried": plan.candidates.iter().map(|it| row(it, limits)).collect::<Vec<_>>(),
     });
     format!("{value:#}")
 }
 
-fn row(candidate: &Candidate) -> Value {
+fn row(candidate: &Candidate, limits: Limits) -> Value {
     let (trial, cost) = (&candidate.trial, candidate.cost);
     let ran = trial.end == End::Ran;
+    let fits = (!matches!(candidate.fit, Fit::Unknown(_))).then(|| candidate.fit.fits());
     json!({
         "set": candidate.set.to_string(),
         "numbers": candidate.set.numbers().name(),
-        "fits": candidate.fits,
-        "tight": candidate.is_tight,
-        "close": candidate.fits == Some(true) && candidate.is_close,
+        "fits": fits,
+        "tight": candidate.fit.is_tight(),
+        "close": candidate.fit.fits() && limits.is_close(trial.reserved_bytes),
         "caught": candidate.caught.as_ref().map(|it| json!({
             "failures": it.caught,
             "peak_allocated_bytes": it.allocated_bytes,

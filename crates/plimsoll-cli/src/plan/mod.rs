@@ -1,29 +1,37 @@
-//! `plimsoll plan`: which techniques make a PyTorch program fit a GPU, without the GPU. Each row of its table is a run of the
-//! unmodified program on the stand-in, with a set of techniques applied from outside.
+//! `plimsoll plan`: which techniques make a PyTorch program fit a GPU, without the GPU. Each row of its table is a
+//! run of the unmodified program on the stand-in, with a set of techniques applied from outside.
+//!
+//! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
-//! | `goal.rs` | what the user wants |
-//! | `search.rs`, `levels.rs`, `polish.rs` | which sets are tried, and which is chosen |
-//! | `candidate.rs` | a set that was tried |
-//! | `check.rs` | the chosen set on the GPU itself |
+//! | `goal.rs`, `largest.rs` | what the user wants; the largest `{BATCH}` of a set |
+//! | `fit.rs`, `facts.rs` | whether a set fits; what is known of the sets that were tried |
+//! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
 //! | `time.rs` | the estimate of a step's time |
-//! | `largest.rs`, `batch.rs` | the largest `{BATCH}` that fits, and the search for it |
+//! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
 //! | `text.rs`, `json.rs` | the reports |
+//! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
+//! | `search.rs` | runs what the strategy asks for |
+//! | `check.rs` | the chosen set on the GPU itself |
+//! | `batch.rs` | the search for the largest `{BATCH}` that fits |
 //!
 //! The techniques are in `../techniques`; the runs are `../predict/trial.rs`.
 
 mod batch;
 mod candidate;
 mod check;
+mod facts;
+mod fit;
 mod goal;
 mod json;
 mod largest;
-mod levels;
-mod polish;
+mod patience;
 mod search;
+mod strategy;
 mod text;
 mod time;
+mod tried;
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -34,7 +42,8 @@ use self::batch::Batches;
 use self::candidate::Candidate;
 use self::goal::{Goal, Wish};
 use self::largest::Largest;
-use self::search::{BLOCKS, Search};
+use self::search::Search;
+use self::strategy::Decision;
 use self::time::Cost;
 use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
@@ -45,7 +54,7 @@ use crate::predict::gpu::{CONTEXT, Target, Workspaces};
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{self, Program};
 use crate::predict::view::Writes;
-use crate::techniques::Numbers;
+use crate::techniques::{Numbers, Technique};
 
 #[derive(Args)]
 #[command(after_help = AFTER_HELP, override_usage = "plimsoll plan [OPTIONS] -- COMMAND...")]
@@ -134,6 +143,8 @@ struct Plan {
     candidates: Vec<Candidate>,
     /// The chosen one, by its place.
     chosen: Option<usize>,
+    /// The one at the limit that it was preferred to, because it has room and takes about the same time.
+    instead_of: Option<usize>,
     is_interrupted: bool,
     /// Whether the search ended because its time ran out.
     is_late: bool,
@@ -202,32 +213,20 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));
     trials::during(program, target, |trials| {
-        let mut search = Search {
-            trials,
-            target,
-            devices: program.devices,
-            wish,
-            within,
-            until: None,
-            works: Vec::new(),
-            candidates: Vec::new(),
-            is_interrupted: false,
-            is_late: false,
-            settles: false,
-            useful: Vec::new(),
-            blocks: BLOCKS,
-        };
+        let mut search = Search::new(trials, target, program.devices, wish, within);
         let checked = search.checked()?;
-        let chosen = search.chosen().map(|it| it.set.clone());
-        let planned = chosen.as_ref().and_then(|set| checked.of(set)).cloned();
-        let chosen = chosen.and_then(|set| search.candidates.iter().position(|it| it.set == set));
+        let (is_interrupted, is_late) = (search.is_interrupted, search.is_late);
+        let candidates = search.tried.into_candidates();
+        let Decision { chosen, instead_of } = checked.decision;
+        let planned = chosen.and_then(|place| checked.of(&candidates[place].set)).cloned();
         Ok(Plan {
             target: target.clone(),
             goal: wish.goal,
-            candidates: search.candidates,
+            candidates,
             chosen,
-            is_interrupted: search.is_interrupted,
-            is_late: search.is_late,
+            instead_of,
+            is_interrupted,
+            is_late,
             devices: program.devices,
             checked: checked.objection,
             planned,
@@ -242,6 +241,10 @@ fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> R
 impl Plan {
     fn chosen(&self) -> Option<&Candidate> {
         self.chosen.and_then(|place| self.candidates.get(place))
+    }
+
+    fn instead_of(&self) -> Option<&Candidate> {
+        self.instead_of.and_then(|place| self.candidates.get(place))
     }
 
     fn base_cost(&self) -> Option<Cost> {
@@ -265,7 +268,7 @@ impl Plan {
         let command = words.collect::<Vec<_>>().join(" ");
         match candidate.set.is_empty() {
             true => command,
-            false if candidate.set.has("fsdp") => {
+            false if candidate.set.has(Technique::Fsdp) => {
                 format!("plimsoll run --devices {} --with {} -- {command}", self.devices, candidate.set)
             }
             false => format!("plimsoll run --with {} -- {command}", candidate.set),

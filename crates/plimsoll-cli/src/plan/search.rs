@@ -1,312 +1,222 @@
-//! Which sets are tried, in which order: [`Search`]. Savings do not add up, so each set is judged by a run.
-//!
-//! A program that fits needs none. Otherwise the search tries every technique alone, then the useful ones together.
-//! The number of checkpointed blocks is computed from two peaks (savings are linear) and then verified. If nothing
-//! that keeps the numbers fits, it adds techniques that change the rounding, bf16 last. For the least memory and the
-//! fastest step, `polish.rs` then changes the best set by single techniques.
+//! Runs what the strategy asks for, until it has decided or the time is up: [`Search`].
 
 use std::time::{Duration, Instant};
 
-use super::candidate::{Candidate, is_close};
-use super::goal::{Goal, Wish};
+use super::candidate::{Candidate, limits, objection};
+use super::facts::Facts;
+use super::fit::{Fit, Limits};
+use super::goal::Wish;
+use super::patience::Patience;
+use super::strategy::{self, Decision, Step};
+use super::text;
 use super::time::{Cost, Work};
+use super::tried::Tried;
 use crate::exit::Failure;
 use crate::output;
 use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{How, Trials};
-use crate::techniques::{Numbers, Set};
-
-/// Techniques that replace operators of the program.
-const CHANGE_OPERATORS: [&str; 6] =
-    ["chunked-loss", "no-foreach", "fused", "no-compile", "adam-8bit", "bf16"];
-
-/// Percentages of activations for a compiled model to keep, in the order to try.
-pub(super) const BUDGETS: [u64; 3] = [50, 25, 10];
-
-/// Checkpointing of repeated blocks, and of the blocks inside them.
-pub(super) const BLOCKS: &str = "checkpoint";
-pub(super) const NESTED: &str = "checkpoint-nested";
-
-/// Optimizer steps without temporary copies.
-const OPTIMIZERS: [&str; 2] = ["no-foreach", "fused"];
-
-/// Percentages of `offload` below its default are tried in multiples of this one.
-pub(super) const OFFLOAD_STEP: u64 = 10;
-
-/// If a set that fits takes more than this multiple of the program's own time, other sets are tried, too.
-const SLOW: f64 = 1.3;
-
-/// Numbers of parts of the batch, in the order to try.
-pub(super) const PARTS: [u64; 4] = [2, 4, 8, 16];
+use crate::techniques::{Operators, Set, Technique};
 
 /// Trials and their results.
 pub(super) struct Search<'a, 'scope> {
     pub(super) trials: &'a mut Trials<'scope>,
-    pub(super) target: &'a Target,
+    target: &'a Target,
+    pub(super) limits: Limits,
     /// The number of GPUs.
-    pub(super) devices: u32,
+    devices: u32,
     pub(super) wish: Wish,
     /// The time limit after the first trial.
-    pub(super) within: Duration,
+    within: Duration,
     /// When the search ends and reports what is known.
-    pub(super) until: Option<Instant>,
-    /// The operators of a step, by the techniques that change them.
-    pub(super) works: Vec<(Set, Work)>,
-    /// All that was tried, in order.
-    pub(super) candidates: Vec<Candidate>,
+    until: Option<Instant>,
+    /// How long it looks for cheaper sets than one that fits.
+    patience: Patience,
+    /// Whether it does so.
+    improves: bool,
+    /// All that was tried.
+    pub(super) tried: Tried,
+    /// Whether the cost of the program as it is was asked for: other sets are compared with it.
+    is_priced: bool,
     /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
     /// Whether the time ran out.
     pub(super) is_late: bool,
-    /// Whether trials run until their reserved bytes stop growing.
-    pub(super) settles: bool,
-    /// The techniques that save memory by themselves.
-    pub(super) useful: Vec<&'static str>,
-    /// Which blocks are checkpointed: [`BLOCKS`] or [`NESTED`].
-    pub(super) blocks: &'static str,
 }
 
-impl Search<'_, '_> {
-    /// Tries sets until the wish is met as well as possible. The first candidate is the program as it is;
-    /// if that does not run, it is the only one. Another call continues with what was learned about
-    /// candidates since the last one.
+impl<'a, 'scope> Search<'a, 'scope> {
+    pub(super) fn new(
+        trials: &'a mut Trials<'scope>,
+        target: &'a Target,
+        devices: u32,
+        wish: Wish,
+        within: Duration,
+    ) -> Search<'a, 'scope> {
+        Search {
+            trials,
+            target,
+            limits: limits(target),
+            devices,
+            wish,
+            within,
+            until: None,
+            patience: Patience::new(Instant::now()),
+            improves: false,
+            tried: Tried::default(),
+            is_priced: false,
+            is_interrupted: false,
+            is_late: false,
+        }
+    }
+
+    /// Tries sets until the wish is met as well as possible. The first candidate is the program as it is.
+    /// Another call continues with what was learned about candidates since the last one.
     ///
     /// # Errors
     /// The system's.
-    pub(super) fn run(&mut self) -> Result<(), Failure> {
-        let base = self.tried(&Set::default())?;
-        if self.until.is_none() {
-            self.until = Instant::now().checked_add(self.within);
+    pub(super) fn run(&mut self) -> Result<Decision, Failure> {
+        let decision = self.decided()?;
+        if self.patience.is_used() {
+            // What was only a little cheaper must not keep the run on the GPU itself waiting.
+            self.trials.give_up()?;
             self.trials.end_at(self.until);
         }
-        if base.trial.end != End::Ran || (self.wish.goal == Goal::Fit && base.caught.is_some()) {
-            return Ok(());
-        }
-        // No technique frees what the program keeps of each step.
-        if base.trial.grows.is_some() && base.fits != Some(true) {
-            return Ok(());
-        }
-        self.candidates[0].cost = self.cost(&Set::default(), &base.trial)?;
-        if self.wish.goal == Goal::Fit && base.fits == Some(true) && !base.is_tight {
-            return Ok(());
-        }
-        // Each trial compiles, so the technique that is made for such programs comes first.
-        let compiles = base.trial.compiles && self.wish.numbers >= Numbers::Rounding;
-        if compiles && self.budgets()? {
-            return Ok(());
-        }
-        let mut names =
-            vec!["expandable", "free-grads", "step-in-backward", BLOCKS, "offload", "chunked-loss"];
-        if self.works.first().is_some_and(|(_, work)| work.nested > 0) {
-            names.push(NESTED);
-        }
-        if self.devices > 1 {
-            names.push("fsdp");
-        }
-        if self.wish.goal != Goal::Fit {
-            names.extend(OPTIMIZERS);
-        }
-        if self.wish.numbers == Numbers::Changed {
-            names.push("adam-8bit");
-        }
-        self.alone(&names)?;
-        if self.is_interrupted {
-            return Ok(());
-        }
-        // What costs no time and keeps the numbers, by what it changes in a program; then what rounds differently. Updates in the
-        // backward pass leave no gradients to free.
-        if self.useful.contains(&NESTED) && self.saves_more(NESTED, BLOCKS) {
-            self.blocks = NESTED;
-        }
-        let is_useful = |search: &Self, name| search.useful.contains(&name);
-        let (has_checkpoint, has_offload) = (is_useful(self, self.blocks), is_useful(self, "offload"));
-        let gradients = if is_useful(self, "step-in-backward") { "step-in-backward" } else { "free-grads" };
-        let free = self.keep(&["expandable", "free-grads"]);
-        self.level(&free, has_checkpoint, false, false)?;
-        let takes_time = |it: &Candidate| it.set.has(BLOCKS) || it.set.has(NESTED) || it.set.has("offload");
-        let has_price = self.chosen().is_some_and(|it| it.has_room() && takes_time(it));
-        if self.wish.goal == Goal::Fit && has_offload && has_price {
-            // Copies may take less time than computing again.
-            self.least_offload(&free)?;
-            if has_checkpoint && self.is_slow() {
-                // Together with it, fewer bytes have to leave.
-                self.least_offload(&free.with(self.blocks, None))?;
+        Ok(decision)
+    }
+
+    fn decided(&mut self) -> Result<Decision, Failure> {
+        loop {
+            let facts = self.facts();
+            let step = strategy::next(&facts);
+            self.improves = matches!(step, Step::Improve(_));
+            let sets = match step {
+                Step::Done(decision) => return Ok(decision),
+                Step::Improve(_) if self.is_long_enough() => return Ok(strategy::decide(&facts)),
+                Step::Try(sets) | Step::Improve(sets) => sets,
+            };
+            let is_begun = !facts.tried.is_empty();
+            if is_begun && self.until.is_some_and(|until| Instant::now() > until) {
+                (self.is_late, self.is_interrupted) = (true, true);
             }
-        }
-        if !self.is_met() {
-            self.level(&self.keep(&["expandable", gradients]), has_checkpoint, has_offload, false)?;
-            self.close_gaps()?;
-        }
-        if self.wish.numbers >= Numbers::Rounding && !self.is_met() {
-            self.alone(&OPTIMIZERS)?;
-            let optimizer = if is_useful(self, "fused") { "fused" } else { "no-foreach" };
-            let mut rounding = self.keep(&["expandable", gradients, "chunked-loss", optimizer]);
-            if compiles {
-                rounding = rounding.with("memory-budget", Some(BUDGETS[BUDGETS.len() - 1]));
+            if is_begun && self.is_interrupted {
+                return Ok(strategy::decide(&facts));
             }
-            self.level(&rounding, has_checkpoint, has_offload, true)?;
-            self.close_gaps()?;
-            if is_useful(self, "fsdp") && !self.is_met() {
-                // Whole parameters are freed where they are sharded, which leaves gaps.
-                let sharded = self.keep(&["free-grads", optimizer, "fsdp"]).with("expandable", None);
-                self.level(&sharded, has_checkpoint, false, false)?;
+            if is_begun && !self.is_priced {
+                // What its operators show may lead to other sets.
+                self.price()?;
+                continue;
             }
-            if self.chosen().is_none() {
-                let set = self.keep(&["expandable", gradients, optimizer]);
-                if compiles { self.eager(&set)? } else { self.compiled(&set)? }
+            self.ahead(&sets)?;
+            self.try_next(&sets[0])?;
+            if self.until.is_none() {
+                self.until = Instant::now().checked_add(self.within);
+                self.trials.end_at(self.until);
             }
-            if self.wish.numbers == Numbers::Changed && !self.is_met() && is_useful(self, "adam-8bit") {
-                let narrow = self.keep(&["expandable", gradients, "chunked-loss", "adam-8bit"]);
-                self.level(&narrow, has_checkpoint, false, false)?;
-            }
-            if self.wish.numbers == Numbers::Changed || self.chosen().is_none() {
-                // An offer if it was not asked for.
-                self.level(&rounding.with("bf16", None), has_checkpoint, false, true)?;
-            }
-        }
-        match self.wish.goal {
-            Goal::Fit => self.simplify(),
-            Goal::Memory | Goal::Speed | Goal::Batch => self.polish(),
         }
     }
 
-    /// Tries each of these techniques alone, if it is allowed, and notes the useful ones.
-    fn alone(&mut self, names: &[&'static str]) -> Result<(), Failure> {
-        let is_allowed = |name: &&str| {
-            crate::techniques::named(name).is_some_and(|technique| technique.numbers <= self.wish.numbers)
-        };
-        let names: Vec<&'static str> = names.iter().copied().filter(is_allowed).collect();
-        self.ahead(names.iter().map(|name| Set::default().with(name, None)))?;
-        for name in names {
-            let one = self.tried(&Set::default().with(name, None))?;
-            let saves = one.is_effective() && saves(&self.candidates[0].trial, &one.trial);
-            if saves && !self.useful.contains(&name) {
-                self.useful.push(name);
-            }
-        }
-        Ok(())
+    /// Whether there is no more time to look for a cheaper set. If there is, trials end with it.
+    fn is_long_enough(&mut self) -> bool {
+        let now = Instant::now();
+        let own = self.patience.until(now);
+        let until = self.until.map_or(own, |until| until.min(own));
+        self.trials.end_at(Some(until));
+        now >= until
     }
 
-    /// The useful ones of these techniques.
-    fn keep(&self, names: &[&'static str]) -> Set {
-        let useful = names.iter().filter(|name| self.useful.contains(name));
-        useful.fold(Set::default(), |set, name| set.with(name, None))
+    fn facts(&self) -> Facts {
+        self.tried.facts(self.wish, self.devices, self.limits)
+    }
+
+    /// Forgets what was tried, so that it is tried again; returns it.
+    pub(super) fn forget(&mut self) -> Vec<Candidate> {
+        (self.is_priced, self.patience) = (false, Patience::new(Instant::now()));
+        self.tried.forget()
     }
 
     /// Starts the trials of sets whose results are needed soon; as many run at once as this machine has
     /// processors.
-    pub(super) fn ahead(&mut self, sets: impl IntoIterator<Item = Set>) -> Result<(), Failure> {
-        if self.is_interrupted || self.until.is_some_and(|until| Instant::now() > until) {
-            return Ok(());
-        }
+    fn ahead(&mut self, sets: &[Set]) -> Result<(), Failure> {
         let mut wanted = Vec::new();
-        for set in sets.into_iter().filter(|set| !set.is_empty()) {
-            if self.candidates.iter().all(|it| it.set != set) {
-                let changed = set.only(&CHANGE_OPERATORS);
-                wanted.push((set, How::Ample));
-                if self.works.iter().all(|(known, _)| *known != changed) {
-                    wanted.push((changed, How::Counted));
-                }
+        for set in sets.iter().filter(|set| !set.is_empty() && !self.tried.has(set)) {
+            wanted.push((set.clone(), How::Ample));
+            let changed = changed(set);
+            if self.tried.work(&changed).is_none() {
+                wanted.push((changed, How::Counted));
             }
         }
         self.trials.ahead(&wanted)
     }
 
-    /// Whether no further set can be better, or the user ended the search.
-    pub(super) fn is_met(&self) -> bool {
-        self.is_interrupted || (self.wish.goal == Goal::Fit && self.chosen().is_some_and(Candidate::has_room))
-    }
-
-    /// Whether one technique alone needs clearly less memory than another one alone.
-    fn saves_more(&self, one: &str, other: &str) -> bool {
-        let alone = |name| self.candidates.iter().find(|it| it.set.names().eq([name]) && it.is_effective());
-        match (alone(one), alone(other)) {
-            (Some(one), Some(other)) => saves(&other.trial, &one.trial),
-            (one, _) => one.is_some(),
-        }
-    }
-
-    /// Whether the chosen set takes much longer than the program as it is.
-    fn is_slow(&self) -> bool {
-        let base_s = self.candidates.first().map_or(0.0, Candidate::step_s);
-        self.chosen().is_some_and(|it| it.step_s() > SLOW * base_s)
-    }
-
-    /// The best candidate that fits. The order: no failed request, then the least change to the numbers,
-    /// then memory to spare, then the shortest step (to 1 %), then the least change to the program. For the
-    /// largest batch it is the one with the least memory, because these trials have another batch.
-    pub(super) fn chosen(&self) -> Option<&Candidate> {
-        let goal = self.wish.goal;
-        let fits = |it: &Candidate| it.fits == Some(true) || goal == Goal::Batch;
-        let allowed = |it: &&Candidate| it.set.numbers() <= self.wish.numbers && fits(it);
-        let base_s = self.candidates.first().map_or(0.0, Candidate::step_s).max(f64::MIN_POSITIVE);
-        let hundredths = |it: &Candidate| (it.step_s() / base_s * 100.0).round();
-        let fitting = self.candidates.iter().filter(allowed).filter(|it| it.is_effective());
-        fitting.min_by(|a, b| {
-            let rank = |it: &Candidate| if goal == Goal::Fit { it.set.numbers() } else { Numbers::Identical };
-            let bytes = |it: &Candidate| if goal.is_memory() { it.trial.reserved_bytes } else { 0 };
-            let key = |it: &Candidate| (it.caught.is_some(), rank(it), bytes(it), it.is_tight, it.is_close);
-            key(a)
-                .cmp(&key(b))
-                .then_with(|| hundredths(a).total_cmp(&hundredths(b)))
-                .then_with(|| a.set.effort().cmp(&b.set.effort()))
-        })
-    }
-
-    /// The candidate of a set; tries the set if that has not been done.
-    pub(super) fn tried(&mut self, set: &Set) -> Result<Candidate, Failure> {
-        if let Some(known) = self.candidates.iter().find(|it| it.set == *set) {
-            return Ok(known.clone());
-        }
-        if self.until.is_some_and(|until| Instant::now() > until) && !self.candidates.is_empty() {
-            (self.is_late, self.is_interrupted) = (true, true);
-            return Ok(Candidate::untried(set));
-        }
+    /// Tries a set, and whether it fits.
+    fn try_next(&mut self, set: &Set) -> Result<(), Failure> {
         let mut trial = self.trials.of(set, How::Ample)?;
-        let (mut is_tight, mut caught) = (false, None);
-        let capacity = self.target.capacity_bytes();
-        if set.is_empty() && trial.end == End::Ran && trial.reserved_bytes > capacity {
+        let capacity_bytes = self.limits.capacity_bytes;
+        if set.is_empty() && trial.end == End::Ran && trial.reserved_bytes > capacity_bytes {
             self.trials.ahead(&[(set.clone(), How::Limited), (set.clone(), How::Counted)])?;
         }
-        let fits = match trial.end {
-            End::Ran if trial.reserved_bytes <= capacity => Some(true),
+        let mut caught = None;
+        let fit = match &trial.end {
+            End::Ran if trial.reserved_bytes <= capacity_bytes => self.limits.fit(trial.reserved_bytes),
             // A program that catches running out of memory may take less where there is less.
             End::Ran | End::RanOut(_) if set.is_empty() => {
                 let limited = self.trials.of(set, How::Limited)?;
-                is_tight = limited.end == End::Ran;
-                if is_tight {
-                    trial = limited.clone();
+                if limited.end == End::Ran {
+                    trial = limited;
+                    self.limits.tight(trial.reserved_bytes)
                 } else if limited.goes_on(&trial) {
                     if trial.end != End::Ran {
                         trial = Trial { end: End::Ran, ..limited.clone() };
                     }
-                    caught = Some(limited.clone());
+                    caught = Some(limited);
+                    self.limits.fit(trial.reserved_bytes)
+                } else {
+                    self.without_fit(&trial, &limited)
                 }
-                (limited.end != End::Interrupted).then_some(is_tight || caught.is_some())
             }
-            End::Ran if trial.allocated_bytes > capacity => Some(false),
+            End::Ran if trial.allocated_bytes > capacity_bytes => self.limits.short(trial.allocated_bytes),
             // Cached memory is given back when memory runs short.
             End::Ran => {
                 let limited = self.trials.of(set, How::Limited)?;
-                is_tight = limited.end == End::Ran;
-                if is_tight {
+                if limited.end == End::Ran {
                     trial.reserved_bytes = limited.reserved_bytes;
+                    self.limits.tight(trial.reserved_bytes)
+                } else {
+                    self.without_fit(&trial, &limited)
                 }
-                (limited.end != End::Interrupted).then_some(is_tight)
             }
-            _ => None,
+            end => Fit::Unknown(objection(end)),
         };
-        let cost = if self.candidates.is_empty() { None } else { self.cost(set, &trial)? };
-        self.is_late |= self.trials.is_late();
+        let is_first = self.tried.candidates().is_empty();
+        let cost = if is_first { None } else { self.cost(set, &trial)? };
+        // Without a cheaper set, the search has an answer.
+        let is_given_up = self.trials.is_late() && self.improves;
+        self.is_late |= self.trials.is_late() && !is_given_up;
         self.is_interrupted = self.is_late || self.trials.is_interrupted();
-        let is_close = is_close(self.target, trial.reserved_bytes);
-        let candidate = Candidate { set: set.clone(), trial, fits, is_tight, is_close, caught, cost };
-        if candidate.trial.end != End::Interrupted || self.candidates.is_empty() {
-            output::progress(&super::text::progress(&candidate));
-            self.candidates.push(candidate.clone());
+        if (trial.end != End::Interrupted && !is_given_up) || is_first {
+            let candidate = Candidate { set: set.clone(), trial, fit, caught, cost };
+            output::progress(&text::progress(&candidate));
+            self.tried.add(candidate);
         }
-        Ok(candidate)
+        Ok(())
+    }
+
+    /// That of a set that did not end well under the GPU's limit.
+    fn without_fit(&self, trial: &Trial, limited: &Trial) -> Fit {
+        match limited.end {
+            End::Interrupted => Fit::Unknown(objection(&limited.end)),
+            _ => self.limits.short(trial.reserved_bytes),
+        }
+    }
+
+    /// Estimates the time of the program as it is.
+    fn price(&mut self) -> Result<(), Failure> {
+        self.is_priced = true;
+        let Some(base) = self.tried.candidates().first() else { return Ok(()) };
+        let trial = base.trial.clone();
+        let cost = self.cost(&Set::default(), &trial)?;
+        self.tried.price(cost);
+        Ok(())
     }
 
     /// The cost of a set, from the operators that run with it. A separate run counts operators that
@@ -316,29 +226,30 @@ impl Search<'_, '_> {
             return Ok(None);
         }
         self.count(&Set::default())?;
-        let changed = set.only(&CHANGE_OPERATORS);
+        let changed = changed(set);
         self.count(&changed)?;
-        let work = |wanted: &Set| self.works.iter().find(|(set, _)| set == wanted).map(|(_, work)| work);
-        let base = work(&Set::default()).filter(|work| !work.is_empty());
-        let own = work(&changed).filter(|work| !work.is_empty());
-        Ok(base.map(|base| match own {
-            Some(own) => own.cost(self.target.listed, self.devices, set, trial, base, changed.has("bf16")),
-            None => base.cost(self.target.listed, self.devices, set, trial, base, false),
-        }))
+        let work = |set: &Set| self.tried.work(set).filter(|work| !work.is_empty());
+        let (base, own) = (work(&Set::default()), work(&changed));
+        let has_types = own.is_some() && changed.has(Technique::Bf16);
+        let cost = |base: &Work| {
+            own.unwrap_or(base).cost(self.target.listed, self.devices, set, trial, base, has_types)
+        };
+        Ok(base.map(cost))
     }
 
     /// Counts the operators of a step with these techniques, once.
     fn count(&mut self, set: &Set) -> Result<(), Failure> {
-        if self.works.iter().all(|(known, _)| known != set) {
+        if self.tried.work(set).is_none() {
             let counted = self.trials.of(set, How::Counted)?;
-            self.works.push((set.clone(), Work::of(&counted)));
+            if counted.end != End::Interrupted {
+                self.tried.add_work(set.clone(), Work::of(&counted));
+            }
         }
         Ok(())
     }
 }
 
-/// Whether a trial's peak is clearly lower: the order of requests alone moves it a little.
-pub(super) fn saves(base: &Trial, trial: &Trial) -> bool {
-    let lower = |base: u64, bytes: u64| base.saturating_sub(bytes) > base / 200;
-    lower(base.allocated_bytes, trial.allocated_bytes) || lower(base.reserved_bytes, trial.reserved_bytes)
+/// The techniques of a set that run other operators than the program's own.
+fn changed(set: &Set) -> Set {
+    set.only(|it| it.row().operators == Operators::Other)
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use super::Plan;
 use super::candidate::Candidate;
+use super::fit::Fit;
 use super::goal::Goal;
 use super::largest::Largest;
 use super::time::Cost;
@@ -11,7 +12,7 @@ use crate::bytes;
 use crate::output::{BOLD, RESET};
 use crate::predict::render::reads;
 use crate::predict::trial::{End, Trial};
-use crate::techniques::Numbers;
+use crate::techniques::{Numbers, Shown, Technique};
 
 /// A set as the table names it.
 pub(super) fn named(candidate: &Candidate) -> String {
@@ -22,11 +23,11 @@ pub(super) fn named(candidate: &Candidate) -> String {
 pub(super) fn progress(candidate: &Candidate) -> String {
     let size = |bytes| bytes::shown(bytes, false);
     let trial = &candidate.trial;
-    let result = match (&trial.end, candidate.fits) {
-        (End::Ran, fits) => {
+    let result = match &trial.end {
+        End::Ran => {
             let fits = match &candidate.caught {
                 Some(it) => format!(", fits: the program {}", catching(it)),
-                None if fits == Some(true) => ", fits".to_owned(),
+                None if candidate.fit.fits() => ", fits".to_owned(),
                 None => String::new(),
             };
             format!(
@@ -122,7 +123,7 @@ pub(super) fn verdict(plan: &Plan) -> String {
             "{} of {}{}",
             size(it.caught.as_ref().unwrap_or(&it.trial).reserved_bytes + plan.target.context_bytes),
             size(plan.target.total_bytes),
-            it.room()
+            it.fit.word()
         )
     };
     let sentence = match plan.chosen() {
@@ -160,10 +161,8 @@ pub(super) fn verdict(plan: &Plan) -> String {
             )
         }
         None => {
-            let offer = plan
-                .candidates
-                .iter()
-                .find(|it| it.fits == Some(true) && it.set.numbers() == Numbers::Changed);
+            let offer =
+                plan.candidates.iter().find(|it| it.fit.fits() && it.set.numbers() == Numbers::Changed);
             let least = plan
                 .candidates
                 .iter()
@@ -187,15 +186,21 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
-/// A second set beside the chosen one: a faster one that leaves too little room, or one with room if the
-/// chosen one has none.
+/// The set at the limit that was not chosen because another one has room, or one that has room where the chosen
+/// one has none: both are named.
 fn other(plan: &Plan) -> Option<String> {
-    let chosen = plan.chosen().filter(|it| it.fits == Some(true) && plan.goal == Goal::Fit)?;
-    let all = plan
-        .candidates
-        .iter()
-        .filter(|it| it.set != chosen.set && it.fits == Some(true) && it.is_effective());
+    let chosen = plan.chosen().filter(|it| it.fit.fits() && plan.goal == Goal::Fit)?;
+    let all = plan.candidates.iter().filter(|it| it.set != chosen.set && it.fit.fits() && it.is_effective());
     let slower = |it: &Candidate| slower(plan.base_cost(), it.cost);
+    if let Some(it) = plan.instead_of() {
+        return Some(format!(
+            "{} fits, too, but only just{}, numbers {}; {} leaves room and takes at most 2 % more time",
+            named(it),
+            slower(it),
+            it.set.numbers().name(),
+            named(chosen)
+        ));
+    }
     if chosen.has_room() {
         let faster = all.filter(|it| !it.has_room() && it.step_s() < chosen.step_s());
         let fastest = faster.min_by(|a, b| a.step_s().total_cmp(&b.step_s()))?;
@@ -227,23 +232,18 @@ fn catching(trial: &Trial) -> String {
 
 /// A set in words: `checkpoint 4 of 12 blocks + chunked-loss`.
 fn described(candidate: &Candidate) -> String {
-    let word = |name: &str| {
-        let detail = candidate.trial.technique(name).map_or("", |it| it.detail.as_str());
-        match name {
-            "checkpoint" | "checkpoint-nested" | "split" | "accumulate" | "fsdp" | "memory-budget"
-            | "compile"
-                if !detail.is_empty() =>
-            {
-                format!("{name} {detail}")
+    let word = |&(technique, value): &(Technique, Option<u64>)| {
+        let name = technique.name();
+        match (technique.row().shown, value) {
+            (Shown::Detail, _) => {
+                let detail = candidate.trial.technique(name).map_or("", |it| it.detail.as_str());
+                format!("{name} {detail}").trim_end().to_owned()
             }
-            "offload" => match candidate.set.value(name) {
-                Some(percent) => format!("{name} of {percent} % of the saved bytes"),
-                None => name.to_owned(),
-            },
+            (Shown::Percent(of), Some(percent)) => format!("{name} of {percent} % {of}"),
             _ => name.to_owned(),
         }
     };
-    candidate.set.names().map(word).collect::<Vec<_>>().join(" + ")
+    candidate.set.entries().iter().map(word).collect::<Vec<_>>().join(" + ")
 }
 
 /// How much longer a step takes, as an estimate.
@@ -273,7 +273,7 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         let trial = &it.trial;
         let taken = trial.reserved_bytes + plan.target.context_bytes;
         let headroom = match plan.target.total_bytes.checked_sub(taken) {
-            Some(spare) => format!("{}{}", size(spare), it.room()),
+            Some(spare) => format!("{}{}", size(spare), it.fit.word()),
             None => format!("-{}", size(taken - plan.target.total_bytes)),
         };
         let cost = it.cost.unwrap_or_default();
@@ -299,13 +299,13 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
             it.set.numbers().name()
         );
     }
-    if ran.iter().any(|it| it.is_tight) {
+    if ran.iter().any(|it| it.fit.is_tight()) {
         let _ = writeln!(
             out,
             "tight: it fits because the allocator gives cached memory back when memory runs short, which takes time"
         );
     }
-    if ran.iter().any(|it| it.room() == Candidate::CLOSE) {
+    if ran.iter().any(|it| matches!(it.fit, Fit::Close(_))) {
         let _ = writeln!(
             out,
             "close: on a card the peak may differ by more than what is left, because of other addresses and kernels of cuDNN"
@@ -317,7 +317,7 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
             "as it is: what the program uses where memory does not run out; on the GPU it catches that and takes less"
         );
     }
-    for it in ran.iter().filter(|it| it.set.has("fsdp")) {
+    for it in ran.iter().filter(|it| it.set.has(Technique::Fsdp)) {
         let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
         let _ = writeln!(
             out,
@@ -344,10 +344,10 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
             base.step_s * 1e3
         );
     }
-    if ran.iter().any(|it| it.cost.is_some() && it.set.has("no-compile")) {
-        let _ = writeln!(
-            out,
-            "no-compile: how much slower the program is uncompiled is not estimated; the times are as if it were as fast"
-        );
+    for technique in Technique::all() {
+        let note = technique.row().note;
+        if let Some(note) = note.filter(|_| ran.iter().any(|it| it.cost.is_some() && it.set.has(technique))) {
+            let _ = writeln!(out, "{}: {note}", technique.name());
+        }
     }
 }

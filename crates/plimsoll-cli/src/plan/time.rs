@@ -1,13 +1,14 @@
 //! An estimate of a step's time: [`Work`], the operators of a step, against the GPU's bandwidth and FLOP/s.
 //!
-//! On the GPU, each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel; the host needs about the
-//! same time for each operator, and the step takes the longer of the two. The choice of kernels and the program's own work on the host are
-//! unknown, so the figures serve to compare sets, not to promise a time. The constants are fitted to programs on an H200 (note 0019).
+//! On the GPU, each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel;
+//! the host needs about the same time for each operator, and the step takes the longer of the two. The choice of
+//! kernels and the program's own work on the host are unknown, so the figures serve to compare sets, not to
+//! promise a time. The constants are fitted to programs on an H200 (note 0019).
 
 use plimsoll_gpu::Gpu;
 
 use crate::predict::trial::{End, Trial};
-use crate::techniques::Set;
+use crate::techniques::{Set, Technique, Time, Value};
 
 /// The share of the datasheet's matrix rate that PyTorch's matrix products reach.
 const PRODUCTS: f64 = 0.7;
@@ -17,8 +18,6 @@ const CONVOLUTIONS: f64 = 0.2;
 const TRAFFIC: f64 = 0.42;
 /// The same for convolutions, which read their input several times.
 const CONVOLUTION_TRAFFIC: f64 = 0.2;
-/// The default of `memory-budget` and `compile`, in percent.
-const BUDGET: u64 = 50;
 /// The share of the datasheet's PCIe bandwidth that copies from and to pinned memory reach: 55.3 of 64 GB/s
 /// on an H200 (note 0019).
 const PINNED: f64 = 0.86;
@@ -138,13 +137,23 @@ impl Work {
         base: &Work,
         has_types: bool,
     ) -> Cost {
-        let is_narrow = set.has("bf16") && !has_types;
-        let number = |name, all| if set.has(name) { set.value(name).unwrap_or(all) } else { 0 };
-        let again = number("checkpoint", self.blocks);
-        let nested_again = number("checkpoint-nested", self.nested);
-        let parts = set.value("accumulate").or(set.value("split")).unwrap_or(1) as f64;
-        let is_split = set.has("split");
-        let share = if set.has("fsdp") { 1.0 / f64::from(devices) } else { 1.0 };
+        let (mut again, mut nested_again, mut parts) = (0, 0, 1.0);
+        let (mut is_narrow, mut is_split, mut share, mut computed_again) = (false, false, 1.0, 0.0);
+        for &(technique, value) in set.entries() {
+            match (technique.row().time, technique.row().value) {
+                (Time::Again, _) => again = value.unwrap_or(self.blocks),
+                (Time::NestedAgain, _) => nested_again = value.unwrap_or(self.nested),
+                (Time::Parts, _) => parts = value.unwrap_or(1) as f64,
+                (Time::PartsAgain, _) => (parts, is_split) = (value.unwrap_or(1) as f64, true),
+                (Time::Budget, Value::Percent { default }) => {
+                    // At most the forward pass is computed again. How much faster compiled kernels are is unknown.
+                    computed_again = FORWARD * (1.0 - value.unwrap_or(default) as f64 / 100.0);
+                }
+                (Time::Sharded, _) => share = 1.0 / f64::from(devices),
+                (Time::Narrow, _) => is_narrow = !has_types,
+                (Time::Same | Time::Copies | Time::StepCopies | Time::Budget, _) => {}
+            }
+        }
         let (mut cost, mut flops, mut host_s) = (Cost::default(), 0.0, 0.0);
         for row in &self.rows {
             let is_forward = row.phase != Phase::Rest;
@@ -160,16 +169,17 @@ impl Work {
         let blocks = again.min(self.blocks) + nested_again.min(self.nested);
         cost.step_s = cost.step_s.max(host_s + blocks as f64 * parts * AGAIN_S);
         cost.extra_flops = (flops - base.flops() * share).max(0.0) as u64;
-        for name in ["memory-budget", "compile"].into_iter().filter(|name| set.has(name)) {
-            // At most the forward pass is computed again. How much faster compiled kernels are is unknown.
-            let kept = set.value(name).unwrap_or(BUDGET) as f64 / 100.0;
-            cost.step_s *= 1.0 + FORWARD * (1.0 - kept);
-        }
-        let moved = trial.technique("offload").map_or(0, |it| it.bytes) as f64 * parts.max(1.0);
-        cost.pcie_bytes = 2 * moved as u64;
+        cost.step_s *= 1.0 + computed_again;
+        let reported = |technique: Technique| trial.technique(technique.name()).map_or(0, |it| it.bytes);
+        let copying = set.techniques().filter(|it| it.row().time == Time::Copies);
+        let moved = copying.map(reported).sum::<u64>() as f64 * parts;
+        let stepping = set.techniques().filter(|it| it.row().time == Time::StepCopies);
+        let in_step = stepping.map(reported).sum::<u64>();
+        cost.pcie_bytes = 2 * (moved as u64 + in_step);
         // Copies run beside the computation: a pass takes as long as the longer of the two, and a part of the other.
         let copies = moved / (PINNED * gpu.bandwidth.pcie_bytes_per_s as f64);
-        cost.wire_bytes = trial.technique("fsdp").map_or(0, |it| it.bytes);
+        let sharding = set.techniques().filter(|it| it.row().time == Time::Sharded);
+        cost.wire_bytes = sharding.map(reported).sum();
         let wire = gpu.bandwidth.nvlink_bytes_per_s.unwrap_or(gpu.bandwidth.pcie_bytes_per_s);
         let sent = cost.wire_bytes as f64 / (WIRE * wire as f64);
         // Parameters are gathered in both passes, and gradients reduced in the second.
@@ -177,6 +187,7 @@ impl Work {
         let step_s = cost.step_s;
         let together = |a: f64, b: f64| a.max(b) + EXPOSED * a.min(b);
         cost.step_s = passes.map(|(part, moving)| together(step_s * part, moving)).iter().sum();
+        cost.step_s += 2.0 * in_step as f64 / (PINNED * gpu.bandwidth.pcie_bytes_per_s as f64);
         cost
     }
 }

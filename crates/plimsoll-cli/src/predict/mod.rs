@@ -88,6 +88,7 @@ use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 use crate::page::quoted;
 use crate::sink::Sink;
+use crate::techniques::Technique;
 
 /// The most GPUs that PyTorch can number in one process: its `DeviceIndex` is a signed 8-bit integer.
 const MOST_DEVICES: u32 = 127;
@@ -101,7 +102,7 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
         let message = "--rank must be less than --nodes times --devices (ranks count from 0)";
         return Err(Failure::new(Exit::Usage, message));
     }
-    if args.devices == 1 && args.with.as_ref().is_some_and(|set| set.has("fsdp")) {
+    if args.devices == 1 && args.with.as_ref().is_some_and(|set| set.has(Technique::Fsdp)) {
         return Err(Failure::new(Exit::Usage, "--with fsdp needs several GPUs: --devices N"));
     }
     if args.devices > MOST_DEVICES {

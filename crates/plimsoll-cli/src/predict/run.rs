@@ -23,6 +23,7 @@ use crate::inject::{self, Verb};
 use crate::output;
 use crate::protocol::STOP;
 use crate::scratch::unreadable;
+use crate::techniques::Technique;
 
 /// A program that has ended.
 #[derive(Debug)]
@@ -114,7 +115,7 @@ impl Folder {
 /// The command in its environment.
 fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &Folder) -> Command {
     let mut words = command.iter();
-    let is_sharded = args.with.as_ref().is_some_and(|set| set.has("fsdp")) && args.rank.is_none();
+    let is_sharded = args.with.as_ref().is_some_and(|set| set.has(Technique::Fsdp)) && args.rank.is_none();
     let mut child = match std::env::current_exe() {
         // A rank for each GPU, as `run --devices` starts them.
         Ok(program) if is_sharded => {
@@ -134,7 +135,7 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     // The surroundings' choice is one of real devices.
     child.env_remove("CUDA_VISIBLE_DEVICES");
     child.env("PYTHONPATH", inject::python_path(&place.python));
-    let is_expandable = args.with.as_ref().is_some_and(|set| set.has("expandable"));
+    let is_expandable = args.with.as_ref().is_some_and(|set| set.has(Technique::Expandable));
     let expandable = is_expandable.then(|| inject::expandable(args.alloc_conf.as_deref()));
     if let Some(set) = &args.with {
         child.env("PLIMSOLL_WITH", set.json());

@@ -63,8 +63,10 @@ pub(super) struct Server<'scope> {
     folder: PathBuf,
     /// The requests in order, including withdrawn ones.
     asked: Vec<Option<(Set, How)>>,
-    /// Answers that were taken.
+    /// Answers that were taken, and requests that were given up.
     answered: usize,
+    /// Whether requests were given up since the last one that is not for the GPU itself.
+    has_given_up: bool,
 }
 
 /// The result of a request.
@@ -94,7 +96,7 @@ impl<'scope> Server<'scope> {
         fs::create_dir_all(&folder).map_err(|why| unreadable(&why))?;
         let place = folder.clone();
         let process = Some(scope.spawn(move || run(place)));
-        Ok(Server { session, process, folder, asked: Vec::new(), answered: 0 })
+        Ok(Server { session, process, folder, asked: Vec::new(), answered: 0, has_given_up: false })
     }
 
     /// Whether it can take requests.
@@ -122,6 +124,9 @@ impl<'scope> Server<'scope> {
     /// # Errors
     /// The system's.
     pub(super) fn ask(&mut self, set: &Set, how: How, wanted: &Wanted) -> Result<usize, Failure> {
+        if how != How::Itself && std::mem::take(&mut self.has_given_up) {
+            fs::remove_file(self.folder.join(LATE)).map_err(|why| unreadable(&why))?;
+        }
         let number = self.asked.len();
         let (reports, shared) = self.places(number);
         fs::create_dir_all(&reports).map_err(|why| unreadable(&why))?;
@@ -157,6 +162,18 @@ impl<'scope> Server<'scope> {
         self.asked.iter_mut().for_each(|it| *it = None);
     }
 
+    /// Gives up all requests but those for the GPU itself. Others may follow.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn give_up(&mut self) -> Result<(), Failure> {
+        fs::write(self.folder.join(LATE), "").map_err(|why| unreadable(&why))?;
+        self.forget();
+        self.answered = self.asked.len();
+        self.has_given_up = true;
+        Ok(())
+    }
+
     fn places(&self, number: usize) -> (PathBuf, PathBuf) {
         (self.folder.join(format!("reports-{number}")), self.folder.join(format!("shared-{number}")))
     }
@@ -185,7 +202,7 @@ impl<'scope> Server<'scope> {
                 return Ok(Answer::Gone(self.join()?));
             }
             if begun.elapsed() > left {
-                fs::write(self.folder.join(LATE), "").map_err(|why| unreadable(&why))?;
+                self.give_up()?;
                 return Ok(Answer::Abandoned);
             }
             if begun.elapsed() > most {

@@ -24,7 +24,7 @@ use super::view::Writes;
 use crate::exit::Failure;
 use crate::scratch::unreadable;
 use crate::shown::Shown;
-use crate::techniques::Set;
+use crate::techniques::{Set, Technique};
 
 /// Memory of the device for trials without a limit.
 const AMPLE_BYTES: u64 = 1 << 39;
@@ -213,7 +213,7 @@ impl Trials<'_> {
     /// # Errors
     /// The system's.
     pub(crate) fn of(&mut self, set: &Set, how: How) -> Result<Trial, Failure> {
-        if self.is_interrupted {
+        if self.is_interrupted || (self.is_late && how != How::Itself) {
             return Ok(Trial::without_answer(End::Interrupted));
         }
         let begun = Instant::now();
@@ -232,6 +232,16 @@ impl Trials<'_> {
     /// Ends trials at this time, a running one as well, but not those on the GPU itself.
     pub(crate) fn end_at(&mut self, until: Option<Instant>) {
         self.until = until;
+    }
+
+    /// Gives up the trials that were started [ahead](Trials::ahead). Others may follow, also where the time to end
+    /// had come.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn give_up(&mut self) -> Result<(), Failure> {
+        self.is_late = false;
+        if self.server.is_there() { self.server.give_up() } else { Ok(()) }
     }
 
     /// Makes trials run until their reserved bytes stop growing, and repeats those of sets that were tried.
@@ -266,7 +276,11 @@ impl Trials<'_> {
     /// The system's.
     pub(crate) fn ahead(&mut self, wanted: &[(Set, How)]) -> Result<(), Failure> {
         for (set, how) in wanted {
-            if self.is_served(set, *how) && !self.is_interrupted && self.server.known(set, *how).is_none() {
+            if self.is_served(set, *how)
+                && !self.is_interrupted
+                && !self.is_late
+                && self.server.known(set, *how).is_none()
+            {
                 let wanted = self.wanted(set, *how, false);
                 self.server.ask(set, *how, &wanted)?;
             }
@@ -322,7 +336,7 @@ impl Trials<'_> {
         let (least, multiple) = LATER_LIMIT;
         let least = match has_imports {
             true => FIRST_LIMIT,
-            false if set.has("compile") => COMPILE_LIMIT,
+            false if set.has(Technique::Compile) => COMPILE_LIMIT,
             false => least,
         };
         let usual = self.first.map_or(FIRST_LIMIT, |first| least.max(first * multiple));
@@ -331,7 +345,7 @@ impl Trials<'_> {
 
     /// Whether a fork can run it: not if it has several ranks.
     fn is_served(&self, set: &Set, how: How) -> bool {
-        self.server.is_there() && !(how == How::Itself && set.has("fsdp"))
+        self.server.is_there() && !(how == How::Itself && set.has(Technique::Fsdp))
     }
 
     fn wanted(&self, set: &Set, how: How, is_alone: bool) -> Wanted {
@@ -344,7 +358,7 @@ impl Trials<'_> {
             records: how == How::Itself && self.program.records,
             settles: self.settles(how),
             stops: self.stops(how),
-            ranks: if set.has("fsdp") { self.program.devices } else { 1 },
+            ranks: if set.has(Technique::Fsdp) { self.program.devices } else { 1 },
             is_alone,
         }
     }

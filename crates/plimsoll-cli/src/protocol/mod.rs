@@ -18,7 +18,7 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const STOP: &str = "stop";
 /// The endings of the files there by which processes say that they use CUDA, and that their last report is written.
 pub(crate) const MARKS: [&str; 2] = [".started", ".done"];
-/// In the folder for requests: gives up all requests but those of the GPU's size.
+/// In the folder for requests: as long as it is there, all requests but those of the GPU's size are given up.
 pub(crate) const LATE: &str = "late";
 /// In the folder for requests: asks the process that serves to exit.
 pub(crate) const END: &str = "end";

@@ -22,7 +22,7 @@ use crate::bytes;
 use crate::exit::{Answer, Exit, Failure};
 use crate::inject::{self, Verb, cache};
 use crate::page::quoted;
-use crate::techniques::{self, Set};
+use crate::techniques::{self, Set, Technique};
 use crate::top;
 
 use self::answers::Answers;
@@ -153,7 +153,7 @@ fn attend(args: &RunArgs, set: Option<&Set>, command: &mut Command) -> Result<()
     command.env("PYTHONPATH", inject::python_path(&folder));
     if let Some(set) = set {
         command.env("PLIMSOLL_WITH", set.json());
-        if set.has("expandable") {
+        if set.has(Technique::Expandable) {
             let settings = inject::expandable(None);
             // The old name, for older versions.
             command.env("PYTORCH_ALLOC_CONF", &settings).env("PYTORCH_CUDA_ALLOC_CONF", settings);

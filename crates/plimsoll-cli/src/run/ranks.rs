@@ -21,7 +21,7 @@ use super::ending::end_as;
 use crate::exit::{Answer, Exit, Failure};
 use crate::guard::Guard;
 use crate::output;
-use crate::techniques::Set;
+use crate::techniques::{Set, Technique};
 
 /// How long the other ranks may take to end once one has failed.
 const GRACE: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ struct Rank {
 /// # Errors
 /// fsdp needs several GPUs; without it, several have no use.
 pub(super) fn check(devices: u32, set: Option<&Set>) -> Result<(), Failure> {
-    let is_sharded = set.is_some_and(|set| set.has("fsdp"));
+    let is_sharded = set.is_some_and(|set| set.has(Technique::Fsdp));
     let message = match (is_sharded, devices) {
         (true, 1) => "fsdp needs several GPUs: --devices N, without torchrun",
         (false, 2..) => {

@@ -4,10 +4,10 @@ for each.
 
 A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are
 processors, beginning in the order of the requests; `alone` is for one beside which no other may run. N.done has the
-exit status, and whether another ran beside it. `late` gives up all requests but those of the GPU's size, `end` ends
-the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without glibc's `_Fork`, or
-with a process group that is made before the first use of CUDA, nothing is served, and each set takes a run of its
-own.
+exit status, and whether another ran beside it. While `late` is there, all requests but those of the GPU's size are
+given up; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without
+glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and each set
+takes a run of its own.
 """
 
 from __future__ import annotations

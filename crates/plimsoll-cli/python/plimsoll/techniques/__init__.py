@@ -31,6 +31,7 @@ from .fsdp import Fsdp
 from .memory_budget import MemoryBudget
 from .no_compile import NoCompile
 from .offload import Offload
+from .offload_optimizer import OffloadOptimizer
 from .optimizers import Fused, NoForeach
 from .split import Split
 from .step_in_backward import StepInBackward
@@ -45,6 +46,7 @@ ALL = (
     NoForeach,
     Fused,
     Adam8bit,
+    OffloadOptimizer,
     StepInBackward,
     Fsdp,
     Compile,

@@ -1,0 +1,87 @@
+//! What a search knows: [`Facts`], and of each set that was tried a [`Fact`]. The strategy reads nothing else.
+
+use super::fit::{Fit, Limits};
+use super::goal::Wish;
+use crate::techniques::{Set, Technique};
+
+/// What is known, and what is wanted.
+#[derive(Debug, Clone)]
+pub(super) struct Facts {
+    pub(super) wish: Wish,
+    /// The number of GPUs.
+    pub(super) devices: u32,
+    pub(super) limits: Limits,
+    /// All that was tried, in order; the first is the program as it is.
+    pub(super) tried: Vec<Fact>,
+    /// How many of them were known when the run on the GPU itself last showed something of one of them: the
+    /// search goes on from there.
+    pub(super) known_before: usize,
+    /// Whether the program as it is keeps more memory from step to step, to an end that is known.
+    pub(super) grows: bool,
+    /// Whether it compiles its model.
+    pub(super) compiles: bool,
+    /// Whether there are repeated blocks inside of its repeated blocks.
+    pub(super) has_nested_blocks: bool,
+}
+
+/// What is known of a set.
+#[derive(Debug, Clone)]
+pub(super) struct Fact {
+    pub(super) set: Set,
+    pub(super) fit: Fit,
+    pub(super) run: Ran,
+    /// Whether the program catches running out of memory, and fits only by that.
+    pub(super) is_caught: bool,
+    pub(super) allocated_bytes: u64,
+    pub(super) reserved_bytes: u64,
+    /// Estimated seconds of a step; `None` if its work is unknown.
+    pub(super) step_s: Option<f64>,
+    /// The repeated blocks of the model, where the set checkpoints some.
+    pub(super) blocks: u64,
+}
+
+/// How the program ran with a set.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Ran {
+    /// Each technique had an effect.
+    Well,
+    /// These had none.
+    Idle(Vec<Technique>),
+    /// This one cannot be applied to the program.
+    Refused(Technique),
+    /// It failed, or there is no answer.
+    Failed,
+}
+
+impl Fact {
+    /// Whether the program ran with the set, and each of its techniques had an effect.
+    pub(super) fn is_effective(&self) -> bool {
+        self.run == Ran::Well
+    }
+
+    /// Whether the peaks are known.
+    pub(super) fn has_peaks(&self) -> bool {
+        matches!(self.run, Ran::Well | Ran::Idle(_))
+    }
+
+    /// Whether it fits with memory to spare.
+    pub(super) fn has_room(&self) -> bool {
+        self.fit.has_room() && self.is_effective()
+    }
+
+    /// Seconds for an order of sets: those without an estimate keep the order of their trials.
+    pub(super) fn order_s(&self) -> f64 {
+        self.step_s.unwrap_or(0.0)
+    }
+
+    /// Whether its peak is lower than another's by more than chance: the order of requests alone moves it a little.
+    pub(super) fn saves_beside(&self, other: &Fact) -> bool {
+        let lower = |other: u64, own: u64| other.saturating_sub(own) > other / 200;
+        lower(other.allocated_bytes, self.allocated_bytes) || lower(other.reserved_bytes, self.reserved_bytes)
+    }
+
+    /// Whether it is this technique alone.
+    pub(super) fn is_alone(&self, technique: Technique) -> bool {
+        self.set.techniques().eq([technique])
+    }
+}

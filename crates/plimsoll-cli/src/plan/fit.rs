@@ -1,0 +1,91 @@
+//! Whether a set fits the GPU: [`Fit`], by the GPU's [`Limits`].
+
+/// Whether a set fits the GPU, and by how many bytes of its reserved memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Fit {
+    /// It fits, and leaves these bytes.
+    Room(u64),
+    /// It fits, but with only these bytes left: on a card it may not.
+    Close(u64),
+    /// It fits, and leaves these bytes, but only because the allocator releases cached memory when memory runs
+    /// short, which takes time.
+    Tight(u64),
+    /// It does not fit: at least these bytes are missing.
+    Short(u64),
+    /// The program did not run with it, or to no end: why.
+    Unknown(String),
+}
+
+/// What the program may reserve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Limits {
+    /// The most bytes that fit.
+    pub(super) capacity_bytes: u64,
+    /// The most bytes that leave [room](Fit::Room).
+    pub(super) roomy_bytes: u64,
+}
+
+impl Fit {
+    /// Whether it fits, with room or without.
+    pub(super) fn fits(&self) -> bool {
+        matches!(self, Fit::Room(_) | Fit::Close(_) | Fit::Tight(_))
+    }
+
+    pub(super) fn has_room(&self) -> bool {
+        matches!(self, Fit::Room(_))
+    }
+
+    pub(super) fn is_tight(&self) -> bool {
+        matches!(self, Fit::Tight(_))
+    }
+
+    /// The word for a small headroom: tight or close.
+    pub(super) fn word(&self) -> &'static str {
+        match self {
+            Fit::Close(_) => ", close",
+            Fit::Tight(_) => ", tight",
+            Fit::Room(_) | Fit::Short(_) | Fit::Unknown(_) => "",
+        }
+    }
+}
+
+impl Limits {
+    /// That of a program that runs with so many reserved bytes. More than the capacity are those of one that
+    /// catches running out of memory.
+    pub(super) fn fit(self, reserved_bytes: u64) -> Fit {
+        let left_bytes = self.capacity_bytes.saturating_sub(reserved_bytes);
+        if self.is_close(reserved_bytes) { Fit::Close(left_bytes) } else { Fit::Room(left_bytes) }
+    }
+
+    /// That of a program whose allocator has to give cached memory back.
+    pub(super) fn tight(self, reserved_bytes: u64) -> Fit {
+        Fit::Tight(self.capacity_bytes.saturating_sub(reserved_bytes))
+    }
+
+    /// That of a program that does not fit with so many bytes.
+    pub(super) fn short(self, bytes: u64) -> Fit {
+        Fit::Short(bytes.saturating_sub(self.capacity_bytes))
+    }
+
+    /// Whether so many reserved bytes leave too little.
+    pub(super) fn is_close(self, reserved_bytes: u64) -> bool {
+        reserved_bytes > self.roomy_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fits_has_room_or_is_close() {
+        let limits = Limits { capacity_bytes: 100, roomy_bytes: 98 };
+        for (bytes, fit) in
+            [(90, Fit::Room(10)), (98, Fit::Room(2)), (99, Fit::Close(1)), (100, Fit::Close(0))]
+        {
+            assert_eq!(limits.fit(bytes), fit);
+        }
+        assert_eq!(limits.short(130), Fit::Short(30));
+        assert!(limits.tight(97).fits() && !limits.tight(97).has_room());
+    }
+}

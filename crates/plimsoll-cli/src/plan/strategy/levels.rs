@@ -1,0 +1,236 @@
+//! The steps of a search: what to try on top of a set ([`Pass::level`]), and the fewest blocks, bytes or parts that
+//! fit.
+
+use super::super::goal::Goal;
+use super::pass::{Missing, Pass};
+use crate::techniques::{Alone, Levels, Set, Technique};
+
+impl Pass<'_> {
+    /// Tries the techniques for a program that compiles its training step: expandable segments, which reuse
+    /// the first trial's compiled code from the caches, and smaller parts of the activations, each of which
+    /// compiles again. Returns whether the search is over.
+    pub(super) fn budgets(&mut self) -> Result<bool, Missing> {
+        let expandable = Set::default().with(Technique::Expandable, None);
+        let budget = |percent| Set::default().with(Technique::MemoryBudget, Some(percent));
+        // Two that compile at once take twice as long each: the first answer would be late.
+        self.announce([expandable.clone(), budget(budgets()[0])]);
+        let is_fit = self.goal() == Goal::Fit;
+        let tried = self.tried(&expandable)?;
+        if is_fit && tried.has_room() {
+            return Ok(true);
+        }
+        for &percent in budgets() {
+            let tried = self.tried(&budget(percent))?;
+            if is_fit && tried.has_room() {
+                return Ok(true);
+            }
+            if !tried.is_effective() {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Compiles the model with the fewest activations, and with more if that fits. Each trial takes about a
+    /// minute, so this comes last.
+    pub(super) fn compiled(&mut self, set: &Set) -> Result<(), Missing> {
+        for &percent in budgets().iter().rev() {
+            if !self.tried(&set.with(Technique::Compile, Some(percent)))?.has_room() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Switches off the program's own torch.compile, so that techniques apply that a compiled model
+    /// refuses.
+    pub(super) fn eager(&mut self, set: &Set) -> Result<(), Missing> {
+        let eager = Set::default().with(Technique::NoCompile, None);
+        // Where the program compiles, they may have had no effect.
+        let acts_inside =
+            |it: &Technique| it.row().alone == Alone::Always && it.excluded_by(Technique::Compile).is_some();
+        let inside: Vec<Technique> = Technique::all().filter(acts_inside).collect();
+        self.announce([eager.clone()].into_iter().chain(inside.iter().map(|&it| eager.with(it, None))));
+        let own = self.tried(&eager)?;
+        let mut useful = Vec::new();
+        for &technique in &inside {
+            let one = self.tried(&eager.with(technique, None))?;
+            if one.is_effective() && (!own.has_peaks() || one.saves_beside(own)) {
+                useful.push(technique);
+            }
+        }
+        let mut set = set.only(|it| !inside.contains(&it));
+        set = set.with(Technique::NoCompile, None).with(Technique::Expandable, None);
+        if useful.contains(&Technique::ChunkedLoss) {
+            set = set.with(Technique::ChunkedLoss, None);
+        }
+        let (checkpoint, offload) = (Technique::Checkpoint, Technique::Offload);
+        self.level(&set, useful.contains(&checkpoint), useful.contains(&offload), false)
+    }
+
+    /// Tries this set, then the set with checkpointed blocks, with the batch in parts, and with saved
+    /// tensors on the host.
+    pub(super) fn level(
+        &mut self,
+        set: &Set,
+        checkpoint: bool,
+        offload: bool,
+        parts: bool,
+    ) -> Result<(), Missing> {
+        self.announce([set.clone()].into_iter().chain(checkpoint.then(|| set.with(self.blocks, None))));
+        let own = self.tried(set)?;
+        let is_enough = !set.is_empty() && own.has_room() && !self.goal().is_memory();
+        if is_enough || !own.has_peaks() {
+            return Ok(());
+        }
+        let mut least = set.clone();
+        if checkpoint {
+            least = set.with(self.blocks, None);
+            if self.tried(&least)?.has_room() && !self.goal().is_memory() {
+                return self.fewest_blocks(set);
+            }
+        }
+        if parts {
+            for name in [Technique::Accumulate, Technique::Split] {
+                if !self.is_ruled_out(name) && self.parts(&without_conflict(&least, name), name)? {
+                    break;
+                }
+            }
+        }
+        // Alone, offloading may need cached memory to be given back.
+        for base in [set, &least].into_iter().filter(|_| offload) {
+            if self.goal().is_memory() || !self.has_room() {
+                self.least_offload(base)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries this set with the batch in more and more parts, until it fits. Returns whether the technique
+    /// has an effect.
+    pub(super) fn parts(&mut self, set: &Set, technique: Technique) -> Result<bool, Missing> {
+        let Levels::Upward(numbers) = technique.row().levels else { return Ok(false) };
+        for &number in numbers {
+            let tried = self.tried(&set.with(technique, Some(number)))?;
+            if number == numbers[0] && !tried.is_effective() {
+                return Ok(false);
+            }
+            let fits = tried.fit.fits() && !self.goal().is_memory();
+            if fits || !tried.is_effective() {
+                break;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Tries this set with saved tensors on the host, and finds the smallest percentage with which it fits.
+    pub(super) fn least_offload(&mut self, set: &Set) -> Result<(), Missing> {
+        let Levels::Multiples(step) = Technique::Offload.row().levels else { return Ok(()) };
+        let most = set.with(Technique::Offload, None);
+        if !self.tried(&most)?.has_room() || self.goal().is_memory() {
+            return Ok(());
+        }
+        self.fewest(set, &most, 100 / step, |number| set.with(Technique::Offload, Some(number * step)))
+    }
+
+    /// The smallest number of checkpointed blocks with which this set fits; it fits with all of them.
+    pub(super) fn fewest_blocks(&mut self, set: &Set) -> Result<(), Missing> {
+        let technique = self.blocks;
+        let all = set.with(technique, None);
+        let blocks = self.tried(&all)?.blocks;
+        self.fewest(set, &all, blocks, |number| set.with(technique, Some(number)))
+    }
+
+    /// The smallest number of `of` parts of a technique with which this set fits. `all` has the technique as a
+    /// whole, and fits.
+    pub(super) fn fewest(
+        &mut self,
+        set: &Set,
+        all: &Set,
+        of: u64,
+        part: impl Fn(u64) -> Set,
+    ) -> Result<(), Missing> {
+        if of < 2 {
+            return Ok(());
+        }
+        // Without the technique, the set may take less memory than the program as it is, or may not run.
+        let none = Some(self.tried(set)?).filter(|it| it.has_peaks());
+        let none_bytes = none.unwrap_or(self.base()?).reserved_bytes;
+        let all_bytes = self.tried(all)?.reserved_bytes;
+        let mut number = solved(none_bytes, all_bytes, of, self.facts.limits.roomy_bytes).min(of - 1);
+        // Savings are about linear, so the neighbour comes second; then halves.
+        let (mut too_few, mut enough, mut is_first) = (0, of, true);
+        let near = [number, number - 1, number + 1].into_iter().filter(|it| (1..of).contains(it));
+        self.announce(near.map(&part));
+        while (too_few + 1..enough).contains(&number) {
+            if self.tried(&part(number))?.has_room() {
+                enough = number;
+            } else {
+                too_few = number;
+            }
+            number = match (is_first, enough == number) {
+                (true, true) => number - 1,
+                (true, false) => number + 1,
+                (false, _) => too_few.midpoint(enough),
+            };
+            is_first = false;
+        }
+        Ok(())
+    }
+
+    /// Removes techniques that the chosen set does not need, first those that change a program most.
+    pub(super) fn simplify(&mut self) -> Result<(), Missing> {
+        let Some(mut set) = self.chosen().map(|it| it.set.clone()) else { return Ok(()) };
+        // The number of blocks is the smallest already.
+        let mut techniques: Vec<Technique> =
+            set.techniques().filter(|it| it.row().levels != Levels::Blocks).collect();
+        techniques.sort_by_key(|it| std::cmp::Reverse(it.row().effort));
+        self.announce(techniques.iter().map(|&it| set.without(it)));
+        for technique in techniques {
+            let fewer = set.without(technique);
+            if fewer.is_empty() {
+                continue;
+            }
+            let tried = self.tried(&fewer)?;
+            if tried.has_room() {
+                set = fewer;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Percentages of activations that a compiled model keeps, in the order of their trials.
+pub(super) fn budgets() -> &'static [u64] {
+    match Technique::MemoryBudget.row().levels {
+        Levels::Downward(percentages) => percentages,
+        _ => &[],
+    }
+}
+
+/// This set without what cannot be combined with a technique.
+fn without_conflict(set: &Set, technique: Technique) -> Set {
+    set.only(|it| it.excluded_by(technique).is_none())
+}
+
+/// The number of blocks that brings the peak to about the capacity, if every block saves the same.
+fn solved(none_bytes: u64, all_bytes: u64, blocks: u64, capacity_bytes: u64) -> u64 {
+    let saved = none_bytes.saturating_sub(all_bytes).max(1);
+    let wanted = none_bytes.saturating_sub(capacity_bytes);
+    let number = (u128::from(wanted) * u128::from(blocks)).div_ceil(u128::from(saved));
+    u64::try_from(number).unwrap_or(blocks).clamp(1, blocks)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_of_blocks_is_solved_from_the_peaks_without_and_with_all() {
+        assert_eq!(solved(40, 16, 12, 24), 8);
+        assert_eq!(solved(40, 16, 12, 23), 9);
+        assert_eq!(solved(40, 16, 12, 50), 1);
+        assert_eq!(solved(40, 16, 12, 10), 12);
+        assert_eq!(solved(40, 40, 12, 10), 12);
+    }
+}

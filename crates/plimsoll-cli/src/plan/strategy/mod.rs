@@ -1,0 +1,77 @@
+//! Which sets are tried, in which order, and which is chosen: [`next`], a function of what is known. It does no
+//! I/O, so thousands of searches run in a test (`worlds.rs`).
+//!
+//! The search is written as if each set's result were there (`order.rs`). A [`Pass`] goes through it from the
+//! beginning with what is known and ends at the first result that is missing: that set is tried, and the next pass
+//! gets as far as the next one.
+//!
+//! The files, from the bottom up; a file uses only files above it:
+//!
+//! | file | contents |
+//! |---|---|
+//! | `choice.rs` | the best of some sets |
+//! | `pass.rs` | one pass through the search |
+//! | `levels.rs` | what is tried on top of a set, and how few blocks, bytes or parts are enough |
+//! | `polish.rs` | the end of a search for the least memory or the fastest step |
+//! | `near.rs`, `trade.rs` | sets that differ a little; the end of a search for the cheapest set that fits |
+//! | `order.rs` | the order of all this |
+//! | `worlds.rs` | its test in random worlds |
+
+mod choice;
+mod levels;
+mod near;
+mod order;
+mod pass;
+mod polish;
+mod trade;
+#[cfg(test)]
+mod worlds;
+
+use self::pass::Pass;
+use super::facts::Facts;
+use crate::techniques::Set;
+
+/// The most sets that a search tries. Those of `worlds.rs` try 31 on average.
+const MOST_TRIALS: usize = 100;
+
+/// What comes next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// The first of these sets has to be tried. The others probably follow, and can run beside it.
+    Try(Vec<Set>),
+    /// The same, but a set that fits is known: these can only be cheaper, or leave more room.
+    Improve(Vec<Set>),
+    Done(Decision),
+}
+
+/// What is chosen of the sets that were tried, by their places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Decision {
+    /// `None` if nothing fits.
+    pub(super) chosen: Option<usize>,
+    /// The set at the limit to which the chosen one was preferred, because it has room and takes about the same time.
+    pub(super) instead_of: Option<usize>,
+}
+
+/// The sets to try next, until the wish is met as well as can be.
+pub(super) fn next(facts: &Facts) -> Step {
+    let mut pass = Pass::new(facts);
+    match pass.search() {
+        Err(missing) if facts.tried.len() < MOST_TRIALS => match missing.is_optional {
+            true => Step::Improve(missing.sets),
+            false => Step::Try(missing.sets),
+        },
+        _ => Step::Done(decide(facts)),
+    }
+}
+
+/// What is chosen by what is known, although the search may not be over.
+pub(super) fn decide(facts: &Facts) -> Decision {
+    let all: Vec<_> = facts.tried.iter().collect();
+    let choice = choice::of(&all, facts.wish, facts.limits);
+    let place = |set: &Set| facts.tried.iter().position(|it| it.set == *set);
+    Decision {
+        chosen: choice.as_ref().and_then(|it| place(&it.best.set)),
+        instead_of: choice.and_then(|it| it.instead_of).and_then(|it| place(&it.set)),
+    }
+}

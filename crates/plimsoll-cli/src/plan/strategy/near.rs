@@ -1,0 +1,143 @@
+//! Sets that differ a little from another one, in what saves memory and in how much of it: what `trade.rs` tries.
+
+use super::pass::Pass;
+use crate::techniques::{Joins, Levels, Numbers, Set, Technique, Time};
+
+/// The effort of techniques that are not used to gain time.
+pub(super) const MOST_EFFORT: u32 = 4;
+
+/// So many values of a technique are tried, if it has as many.
+const STEPS: usize = 5;
+
+impl Pass<'_> {
+    /// Sets that differ a little, and may be faster: one step less of a technique, with one step more of
+    /// another, or with one that costs no time; and without one that has no levels.
+    pub(super) fn near(&self, set: &Set) -> Vec<Set> {
+        let mut near = Vec::new();
+        let free = self.with_all_free(set);
+        let is_joining = |it: &Technique| it.row().joins <= Joins::Rounding && it.row().effort < MOST_EFFORT;
+        let joining: Vec<Technique> = Technique::all()
+            .filter(|it| is_joining(it) && !set.has(*it) && self.can_join(set, *it))
+            .collect();
+        near.extend(joining.iter().map(|&it| set.with(it, None)));
+        for technique in levelled(set) {
+            for base in [set, &free] {
+                let Some(less) = self.stepped(base, technique, -1) else { continue };
+                let others = Technique::all().filter(|it| *it != technique && self.can_be_more(set, *it));
+                for more in others.filter_map(|it| Some((it, self.stepped(&less, it, 1)?))) {
+                    // The first step of a technique that the set does not have may be too small.
+                    let (other, more) = more;
+                    near.extend((!set.has(other)).then(|| self.stepped(&more, other, 1)).flatten());
+                    near.push(more);
+                }
+                near.push(less);
+                let none = base.without(technique);
+                let others = levelled(set).filter(|it| *it != technique);
+                near.extend(others.filter_map(|it| self.stepped(&none, it, 1)));
+            }
+            let less = self.stepped(set, technique, -1);
+            let with_one = |less: Set| joining.iter().map(|&it| less.with(it, None)).collect::<Vec<_>>();
+            near.extend(less.map(with_one).unwrap_or_default());
+        }
+        for technique in set.techniques().filter(|it| !is_levelled(*it)) {
+            let without = set.without(technique);
+            let instead = Technique::all().filter(|it| {
+                technique.excluded_by(*it).is_some()
+                    && it.row().joins <= Joins::Rounding
+                    && self.can_join(&without, *it)
+            });
+            near.extend(instead.map(|it| without.with(it, None)));
+            near.push(without);
+        }
+        near.retain(|it| !it.is_empty() && it.numbers() <= set.numbers() && it.conflict().is_none());
+        near
+    }
+
+    /// One step less or more of a technique; `None` if it has no more.
+    fn stepped(&self, set: &Set, technique: Technique, step: isize) -> Option<Set> {
+        let values = self.values(technique);
+        if !set.has(technique) {
+            return values.first().map(|&value| joined(set, technique, value));
+        }
+        let place = values.iter().position(|it| *it == set.value(technique))?;
+        match place.checked_add_signed(step) {
+            Some(place) => values.get(place).map(|&value| set.with(technique, value)),
+            None => Some(set.without(technique)),
+        }
+    }
+
+    /// This set with each of the techniques that take time, and more and more of it.
+    pub(super) fn raised(&self, set: &Set) -> Vec<(Technique, Set)> {
+        let mut raised = Vec::new();
+        for technique in Technique::all().filter(|it| self.can_be_more(set, *it)) {
+            let values = self.values(technique);
+            let own = set.has(technique).then(|| values.iter().position(|it| *it == set.value(technique)));
+            let step = values.len().div_ceil(STEPS);
+            let first = own.map_or(0, |own| own.map_or(values.len(), |own| own + step));
+            let more = values.iter().skip(first).step_by(step).map(|&value| joined(set, technique, value));
+            raised.extend(more.map(|set| (technique, set)));
+        }
+        raised
+    }
+
+    /// Whether a set may have more of a technique.
+    fn can_be_more(&self, set: &Set, technique: Technique) -> bool {
+        is_levelled(technique)
+            && self.is_useful_kind(technique)
+            && technique.row().numbers <= set.numbers()
+            && self.is_possible(technique)
+            && !self.is_ruled_out(technique)
+    }
+
+    /// Whether a technique checkpoints blocks that this program has, if it checkpoints any.
+    fn is_useful_kind(&self, technique: Technique) -> bool {
+        technique.row().levels != Levels::Blocks || self.is_useful(technique)
+    }
+
+    /// The values of a technique, from the least to the most.
+    pub(super) fn values(&self, technique: Technique) -> Vec<Option<u64>> {
+        match technique.row().levels {
+            Levels::Blocks => {
+                let blocks = self.seen.iter().filter(|it| it.set.has(technique)).map(|it| it.blocks).max();
+                (1..blocks.unwrap_or(1)).map(Some).chain([None]).collect()
+            }
+            Levels::Multiples(step) => (1..100 / step).map(|it| Some(it * step)).chain([None]).collect(),
+            Levels::Upward(values) => values.iter().copied().map(Some).collect(),
+            Levels::Default | Levels::Downward(_) => vec![None],
+        }
+    }
+
+    /// This set with all that costs no time and changes the numbers no more than it.
+    pub(super) fn with_all_free(&self, set: &Set) -> Set {
+        let joins = if set.numbers() == Numbers::Identical { Joins::Free } else { Joins::Rounding };
+        let joining = |it: &Technique| {
+            it.row().joins <= joins && it.row().effort < MOST_EFFORT && it.row().time == Time::Same
+        };
+        Technique::all().rev().filter(joining).fold(set.clone(), |set, it| {
+            if !set.has(it) && self.can_join(&set, it) { set.with(it, None) } else { set }
+        })
+    }
+
+    /// Whether a technique may save memory beside those of a set.
+    pub(super) fn can_join(&self, set: &Set, technique: Technique) -> bool {
+        let is_free =
+            |own: Technique| own.excluded_by(technique).is_none() && !own.row().replaces.contains(&technique);
+        self.is_possible(technique) && !self.is_ruled_out(technique) && set.techniques().all(is_free)
+    }
+}
+
+/// This set with a technique, without those that it excludes.
+fn joined(set: &Set, technique: Technique, value: Option<u64>) -> Set {
+    set.only(|it| it.excluded_by(technique).is_none()).with(technique, value)
+}
+
+/// The techniques of a set of which there can be less.
+pub(super) fn levelled(set: &Set) -> impl Iterator<Item = Technique> {
+    set.techniques().filter(|it| is_levelled(*it))
+}
+
+fn is_levelled(technique: Technique) -> bool {
+    let row = technique.row();
+    let has_levels = matches!(row.levels, Levels::Blocks | Levels::Multiples(_) | Levels::Upward(_));
+    has_levels || row.time == Time::StepCopies
+}

@@ -1,0 +1,158 @@
+//! The order of the search: [`Pass::search`]. Savings do not add up, so each set is judged by a run.
+//!
+//! A program that fits needs none. Otherwise the search tries every technique alone, then the useful ones together.
+//! The number of checkpointed blocks is computed from two peaks (savings are linear) and then verified. If nothing
+//! that keeps the numbers fits, it adds techniques that change the rounding, bf16 last. For the cheapest set that fits,
+//! `trade.rs` then trades techniques for each other; for the least memory and the fastest step, `polish.rs` changes the
+//! best set by single techniques.
+
+use super::super::goal::Goal;
+use super::levels::budgets;
+use super::pass::{Missing, Pass};
+use crate::techniques::{Alone, Joins, Numbers, Technique, Time};
+
+/// If a set that fits takes more than this multiple of the program's own time, other sets are tried, too.
+const SLOW: f64 = 1.3;
+
+impl Pass<'_> {
+    /// Goes through the search. The first set is the program as it is; if that does not run, it is the only one.
+    ///
+    /// # Errors
+    /// The result of a set is missing.
+    pub(super) fn search(&mut self) -> Result<(), Missing> {
+        let base = self.base()?;
+        let goal = self.goal();
+        // No technique frees what the program keeps of each step.
+        let is_hopeless = !base.has_peaks() || (self.facts.grows && !base.fit.fits());
+        let is_fit = base.fit.fits() && (!base.fit.is_tight() || base.is_caught);
+        if is_hopeless || (goal == Goal::Fit && is_fit) {
+            return Ok(());
+        }
+        // Each trial compiles, so the technique that is made for such programs comes first.
+        let compiles = self.facts.compiles && self.facts.wish.numbers >= Numbers::Rounding;
+        if compiles && self.budgets()? {
+            return Ok(());
+        }
+        self.alone(&self.first())?;
+        if self.is_useful(Technique::CheckpointNested)
+            && self.saves_more(Technique::CheckpointNested, Technique::Checkpoint)
+        {
+            self.blocks = Technique::CheckpointNested;
+        }
+        self.identical()?;
+        if self.facts.wish.numbers >= Numbers::Rounding && !self.is_met() {
+            self.rounding(compiles)?;
+        }
+        match goal {
+            Goal::Fit => {
+                self.simplify()?;
+                self.trade()
+            }
+            Goal::Memory | Goal::Speed | Goal::Batch => self.polish(),
+        }
+    }
+
+    /// The techniques that are tried alone at the beginning, in this order.
+    fn first(&self) -> Vec<Technique> {
+        let is_first = |it: &Technique| match it.row().alone {
+            Alone::Always => true,
+            Alone::NestedBlocks => self.facts.has_nested_blocks,
+            Alone::SeveralGpus => self.facts.devices > 1,
+            Alone::Optimizer => self.goal() != Goal::Fit,
+            Alone::Changed => self.facts.wish.numbers == Numbers::Changed,
+            Alone::Never => false,
+        };
+        let mut first: Vec<Technique> = Technique::all().filter(is_first).collect();
+        first.sort_by_key(|it| it.row().alone);
+        first
+    }
+
+    /// Sets that keep the numbers: what costs no time first.
+    fn identical(&mut self) -> Result<(), Missing> {
+        let (has_checkpoint, has_offload) = (self.is_useful(self.blocks), self.is_useful(Technique::Offload));
+        let free = self.joined(Joins::Free, None);
+        self.level(&free, has_checkpoint, false, false)?;
+        let has_price = self.chosen().is_some_and(|it| it.has_room() && it.set.techniques().any(takes_time));
+        if self.goal() == Goal::Fit && has_offload && has_price {
+            // Copies may take less time than computing again.
+            self.least_offload(&free)?;
+            if has_checkpoint && self.is_slow() {
+                // Together with it, fewer bytes have to leave.
+                self.least_offload(&free.with(self.blocks, None))?;
+            }
+        }
+        if !self.is_met() {
+            // First what costs no time, then all.
+            let all = self.joined(Joins::Identical, None);
+            for set in [all.only(|it| !takes_time(it)), all] {
+                if !self.is_met() {
+                    self.level(&set, has_checkpoint, has_offload, false)?;
+                    self.close_gaps()?;
+                }
+            }
+            if self.lacks_room() {
+                self.everything(Numbers::Identical)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sets that round differently, or change the numbers if that is allowed. Where nothing fits, one with bf16
+    /// is an offer.
+    fn rounding(&mut self, compiles: bool) -> Result<(), Missing> {
+        let (has_checkpoint, has_offload) = (self.is_useful(self.blocks), self.is_useful(Technique::Offload));
+        let optimizers = Technique::all().filter(|it| it.row().alone == Alone::Optimizer);
+        self.alone(&optimizers.collect::<Vec<_>>())?;
+        let all = self.joined(Joins::Rounding, None);
+        let mut rounding = all.only(|it| !takes_time(it));
+        if compiles {
+            rounding = rounding.with(Technique::MemoryBudget, budgets().last().copied());
+        }
+        self.level(&rounding, has_checkpoint, has_offload, true)?;
+        self.close_gaps()?;
+        if all.techniques().any(takes_time) && !self.is_met() {
+            self.level(&all, has_checkpoint, has_offload, true)?;
+        }
+        if self.is_useful(Technique::Fsdp) && !self.is_met() {
+            // Whole parameters are freed where they are sharded, which leaves gaps.
+            let sharded = self.joined(Joins::Rounding, Some(Technique::Fsdp));
+            let sharded = sharded.with(Technique::Fsdp, None).with(Technique::Expandable, None);
+            self.level(&sharded, has_checkpoint, false, false)?;
+        }
+        if self.lacks_room() {
+            self.everything(Numbers::Rounding)?;
+        }
+        if self.chosen().is_none() {
+            if compiles {
+                self.eager(&self.joined(Joins::Rounding, None))?;
+            } else {
+                self.compiled(&self.joined(Joins::Rounding, Some(Technique::Compile)))?;
+            }
+        }
+        let may_change = self.facts.wish.numbers == Numbers::Changed;
+        let narrow = self.joined(Joins::Changed, None);
+        if may_change && !self.is_met() && narrow.numbers() == Numbers::Changed {
+            self.level(&narrow, has_checkpoint, false, false)?;
+        }
+        if may_change || self.chosen().is_none() {
+            self.level(&rounding.with(Technique::Bf16, None), has_checkpoint, false, true)?;
+        }
+        Ok(())
+    }
+
+    /// Whether nothing fits, or only at the limit.
+    fn lacks_room(&self) -> bool {
+        self.chosen().is_none() || (self.goal() == Goal::Fit && !self.has_room())
+    }
+
+    /// Whether the chosen set takes much longer than the program as it is.
+    fn is_slow(&self) -> bool {
+        let base_s = self.seen.first().map_or(0.0, |it| it.order_s());
+        self.chosen().is_some_and(|it| it.order_s() > SLOW * base_s)
+    }
+}
+
+/// Whether a technique computes again or copies.
+fn takes_time(technique: Technique) -> bool {
+    matches!(technique.row().time, Time::Again | Time::NestedAgain | Time::Copies | Time::StepCopies)
+}

@@ -1,0 +1,157 @@
+//! The end of a search for the cheapest set that fits: blocks, copies and parts of the batch are traded for each
+//! other as long as the step becomes faster. A mixture of two is often cheaper than either: copies cost little
+//! until they take longer than the computation.
+
+use super::near::{MOST_EFFORT, levelled};
+use super::pass::{Missing, Pass};
+use crate::techniques::{Joins, Numbers, Set, Technique, Time};
+
+/// How much of the program's own step two techniques may save together beside one of them alone.
+const SLACK: f64 = 0.15;
+
+/// The most rounds of small changes.
+const ROUNDS: usize = 5;
+
+/// A set with room that takes at most this multiple of the program's own time is cheap enough: looking for a cheaper
+/// one would take longer than it is worth.
+const CHEAP: f64 = 1.05;
+
+/// A set is worth looking for if it saves more than this part of the program's own step.
+const WORTH: f64 = 0.01;
+
+impl Pass<'_> {
+    /// Trades one technique for another in the chosen set, while that makes its step shorter.
+    pub(super) fn trade(&mut self) -> Result<(), Missing> {
+        let Some(chosen) = self.chosen().filter(|it| !it.set.is_empty()) else { return Ok(()) };
+        if chosen.has_room() && chosen.order_s() <= self.base()?.order_s() * CHEAP {
+            return Ok(());
+        }
+        self.is_answered = true;
+        // What costs no time may leave memory with which less has to be computed again.
+        let easy = chosen.set.only(|it| it.row().effort < MOST_EFFORT);
+        for set in [&easy, &chosen.set] {
+            let all = self.with_all_free(set);
+            if self.tried(&all)?.has_room() {
+                self.lowered(&all, None)?;
+                break;
+            }
+        }
+        if !self.has_room() {
+            self.make_room()?;
+        }
+        while let Some(set) = self.dear() {
+            self.traded(&set)?;
+            if self.chosen().is_some_and(|it| it.set == set) {
+                break;
+            }
+        }
+        for _ in 0..ROUNDS {
+            let Some(set) = self.dear() else { break };
+            let near = self.near(&set);
+            self.announce(near.clone());
+            for set in near {
+                self.tried(&set)?;
+            }
+            if self.chosen().is_some_and(|it| it.set == set) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// The chosen set, if it has room and there is time to be gained.
+    fn dear(&self) -> Option<Set> {
+        self.chosen().filter(|it| it.has_room() && self.is_dear(it.order_s())).map(|it| it.set.clone())
+    }
+
+    /// Where nothing fits: everything that saves memory, and then less of it.
+    pub(super) fn everything(&mut self, numbers: Numbers) -> Result<(), Missing> {
+        let joins = if numbers == Numbers::Identical { Joins::Identical } else { Joins::Rounding };
+        let mut sets = Vec::new();
+        for parts in [None, Some(Technique::Accumulate), Some(Technique::Split)] {
+            let mut set = Set::default();
+            if let Some(parts) = parts.filter(|it| it.row().numbers <= numbers && !self.is_ruled_out(*it)) {
+                set = set.with(parts, self.values(parts).last().copied().flatten());
+            }
+            let is_wanted =
+                |it: &Technique| it.row().joins <= joins || [self.blocks, Technique::Offload].contains(it);
+            for technique in Technique::all().rev().filter(is_wanted) {
+                if self.can_join(&set, technique) {
+                    set = set.with(technique, None);
+                }
+            }
+            sets.push(set);
+        }
+        // What copies beside nothing comes last.
+        let quick: Vec<Set> = sets.iter().map(|it| it.only(|it| it.row().time != Time::StepCopies)).collect();
+        sets.splice(0..0, quick);
+        sets.dedup();
+        self.announce(sets.clone());
+        for set in sets {
+            if !set.is_empty() && self.tried(&set)?.has_room() {
+                self.lowered(&set, None)?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// More of one technique, for a set that fits at the limit.
+    fn make_room(&mut self) -> Result<(), Missing> {
+        let Some(set) = self.chosen().map(|it| self.with_all_free(&it.set)) else { return Ok(()) };
+        for (_, more) in self.raised(&set) {
+            if self.tried(&more)?.has_room() {
+                self.lowered(&more, None)?;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tries this set with more of one technique and less of the others, until that is faster.
+    fn traded(&mut self, set: &Set) -> Result<(), Missing> {
+        let (own_s, base_s) = (self.tried(set)?.order_s(), self.base()?.order_s());
+        for (technique, more) in self.raised(&self.with_all_free(set)) {
+            let others = levelled(&more).filter(|it| *it != technique);
+            let without = others.fold(more.clone(), |set, it| set.without(it));
+            // With less of the others it comes near to this; where some are computed again, fewer have to be copied.
+            if self.tried(&without)?.order_s() >= own_s + SLACK * base_s || !self.tried(&more)?.has_room() {
+                continue;
+            }
+            let better = self.lowered(&more, Some(technique))?;
+            if self.tried(&better)?.order_s() < own_s - WORTH * base_s {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_dear(&self, step_s: f64) -> bool {
+        step_s > self.seen.first().map_or(0.0, |it| it.order_s()) * (1.0 + WORTH)
+    }
+
+    /// This set with as little of each technique as fits, but for one of them.
+    fn lowered(&mut self, set: &Set, except: Option<Technique>) -> Result<Set, Missing> {
+        let mut set = set.clone();
+        // Parts of the batch cost the most.
+        let mut techniques: Vec<Technique> = levelled(&set).filter(|it| Some(*it) != except).collect();
+        techniques.reverse();
+        for technique in techniques {
+            let without = set.without(technique);
+            if !without.is_empty() && self.tried(&without)?.has_room() {
+                set = without;
+                continue;
+            }
+            let values = self.values(technique);
+            let place = values.iter().position(|it| *it == set.value(technique)).unwrap_or(values.len() - 1);
+            let part = |number: u64| set.with(technique, values[number as usize - 1]);
+            self.fewest(&without, &set, place as u64 + 1, part)?;
+            let fitting = values[..place].iter().map(|&value| set.with(technique, value));
+            let seen = |it: &Set| self.seen.iter().any(|seen| seen.set == *it && seen.has_room());
+            if let Some(fewest) = fitting.into_iter().find(seen) {
+                set = fewest;
+            }
+        }
+        Ok(set)
+    }
+}

@@ -1,0 +1,24 @@
+//! Checkpointing of repeated blocks. What it saves is about linear in their number, so the search solves for it.
+
+use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
+use super::technique::{Numbers, Technique};
+
+pub(super) const ROW: Row = Row {
+    technique: Technique::Checkpoint,
+    name: "checkpoint",
+    about: "recompute activations of the model's repeated blocks in the backward pass; =K: of the first K blocks",
+    numbers: Numbers::Identical,
+    value: Value::Count,
+    effort: 2,
+    excludes: &[],
+    replaces: &[],
+    programs: Programs::All,
+    alone: Alone::Always,
+    joins: Joins::Own,
+    levels: Levels::Blocks,
+    is_for_speed: false,
+    time: Time::Again,
+    operators: Operators::Same,
+    shown: Shown::Detail,
+    note: None,
+};

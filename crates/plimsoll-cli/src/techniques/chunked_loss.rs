@@ -1,0 +1,24 @@
+//! The last linear layer and its cross-entropy in chunks: the logits are never whole.
+
+use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
+use super::technique::{Numbers, Technique};
+
+pub(super) const ROW: Row = Row {
+    technique: Technique::ChunkedLoss,
+    name: "chunked-loss",
+    about: "compute the last linear layer and its cross-entropy in chunks; =ROWS: of this many rows",
+    numbers: Numbers::Rounding,
+    value: Value::Count,
+    effort: 3,
+    excludes: &[],
+    replaces: &[],
+    programs: Programs::All,
+    alone: Alone::Always,
+    joins: Joins::Rounding,
+    levels: Levels::Default,
+    is_for_speed: false,
+    time: Time::Same,
+    operators: Operators::Other,
+    shown: Shown::Name,
+    note: None,
+};

@@ -1,0 +1,37 @@
+//! `torch.compile` around a model that the program does not compile. A trial takes about a minute, so it comes last.
+
+use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
+use super::technique::{Numbers, Technique};
+
+/// Why techniques that act inside of the model exclude it.
+pub(super) const INSIDE: &str = "inside of a compiled model no calls can be changed";
+
+/// Percentages of activations for a compiled model to keep, in the order to try.
+pub(super) const BUDGETS: &[u64] = &[50, 25, 10];
+
+pub(super) const ROW: Row = Row {
+    technique: Technique::Compile,
+    name: "compile",
+    about: "compile the model with torch.compile, and keep only a part of its activations; =PERCENT of them [50]",
+    numbers: Numbers::Rounding,
+    value: Value::Percent { default: 50 },
+    effort: 1,
+    excludes: &[
+        (Technique::Checkpoint, INSIDE),
+        (Technique::CheckpointNested, INSIDE),
+        (Technique::Offload, INSIDE),
+        (Technique::ChunkedLoss, INSIDE),
+        (Technique::Accumulate, INSIDE),
+        (Technique::Split, INSIDE),
+    ],
+    replaces: &[],
+    programs: Programs::Uncompiled,
+    alone: Alone::Never,
+    joins: Joins::Own,
+    levels: Levels::Downward(BUDGETS),
+    is_for_speed: false,
+    time: Time::Budget,
+    operators: Operators::Same,
+    shown: Shown::Detail,
+    note: None,
+};

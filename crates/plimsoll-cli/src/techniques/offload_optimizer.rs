@@ -1,0 +1,28 @@
+//! The states of optimizers in pinned host memory. Their copies take time that nothing hides, so the search takes
+//! it where what costs less is not enough.
+
+use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
+use super::technique::{Numbers, Technique};
+
+pub(super) const ROW: Row = Row {
+    technique: Technique::OffloadOptimizer,
+    name: "offload-optimizer",
+    about: "keep the states of optimizers on the host, and copy them to the GPU in pieces for their update",
+    numbers: Numbers::Identical,
+    value: Value::Nothing,
+    effort: 4,
+    excludes: &[
+        (Technique::Fsdp, "it would move sharded states"),
+        (Technique::Adam8bit, "the 8-bit update has states of its own"),
+    ],
+    replaces: &[],
+    programs: Programs::All,
+    alone: Alone::Always,
+    joins: Joins::Identical,
+    levels: Levels::Default,
+    is_for_speed: false,
+    time: Time::StepCopies,
+    operators: Operators::Same,
+    shown: Shown::Name,
+    note: None,
+};

@@ -1,0 +1,37 @@
+//! A set as the Python package reads it.
+
+use serde_json::{Map, Value, json};
+
+use super::set::Set;
+
+impl Set {
+    /// Names and values, as JSON.
+    pub(crate) fn json(&self) -> String {
+        Value::Object(self.map()).to_string()
+    }
+
+    /// The same, and the operators of a step are counted.
+    pub(crate) fn counted(&self) -> String {
+        let mut map = self.map();
+        map.insert("count".to_owned(), json!(null));
+        Value::Object(map).to_string()
+    }
+
+    fn map(&self) -> Map<String, Value> {
+        let entries = self.entries().iter();
+        entries.map(|(technique, value)| (technique.name().to_owned(), json!(value))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn python_reads_names_and_values() {
+        assert_eq!(
+            Set::parse("checkpoint=4,expandable").unwrap().json(),
+            r#"{"checkpoint":4,"expandable":null}"#
+        );
+    }
+}

@@ -1,0 +1,155 @@
+//! What is known of a technique: [`Row`]. The help, the search, the estimate of time and the reports read it, so
+//! that a new technique is a file here, a file of Python, and its line in `mod.rs`.
+
+use super::{Numbers, Technique};
+
+/// The facts of one technique.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) technique: Technique,
+    /// The name in `--with`.
+    pub(crate) name: &'static str,
+    /// What it does, for the help.
+    pub(crate) about: &'static str,
+    /// What it does to losses and parameters.
+    pub(crate) numbers: Numbers,
+    pub(crate) value: Value,
+    /// How much of a program an engineer changes to do the same by hand: from 1, a setting, to 4.
+    pub(crate) effort: u32,
+    /// With which techniques it cannot be combined, and why. A pair is stated in one of its two rows.
+    pub(crate) excludes: &'static [(Technique, &'static str)],
+    /// Techniques that save nothing beside it.
+    pub(crate) replaces: &'static [Technique],
+    /// For which programs it is.
+    pub(crate) programs: Programs,
+    /// When the search tries it alone.
+    pub(crate) alone: Alone,
+    /// Which sets of the search it joins, once it has saved memory alone.
+    pub(crate) joins: Joins,
+    /// The values that the search tries.
+    pub(crate) levels: Levels,
+    /// Whether a search for the fastest step adds it: it may make a step faster, or costs no time and leaves
+    /// memory with which fewer blocks have to be computed again.
+    pub(crate) is_for_speed: bool,
+    /// What it does to the time of a step.
+    pub(crate) time: Time,
+    pub(crate) operators: Operators,
+    pub(crate) shown: Shown,
+    /// A line below a table with it.
+    pub(crate) note: Option<&'static str>,
+}
+
+/// The value of a technique in `--with`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Value {
+    /// None.
+    Nothing,
+    /// A number of blocks or rows, at least 1; without it, all blocks, or as many rows as the technique chooses.
+    Count,
+    /// A number of parts, at least 2; it cannot be left out.
+    Parts,
+    /// A percentage from 1 to 100.
+    Percent { default: u64 },
+}
+
+/// The programs that a technique is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Programs {
+    All,
+    /// Those that compile their model.
+    Compiled,
+    /// Those that do not.
+    Uncompiled,
+}
+
+/// When the search tries a technique alone, from the first to the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Alone {
+    /// At the beginning, on every program.
+    Always,
+    /// At the beginning, where blocks have repeated blocks inside.
+    NestedBlocks,
+    /// At the beginning, on more than one GPU.
+    SeveralGpus,
+    /// For a fit once nothing that keeps the numbers fits, otherwise at the beginning: it saves an optimizer's
+    /// temporary copies.
+    Optimizer,
+    /// At the beginning, where the numbers may change.
+    Changed,
+    /// Not at all: it has a place of its own in the search.
+    Never,
+}
+
+/// The sets of the search that a technique joins, from the least to the most that they do to the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Joins {
+    /// All: it costs no time and keeps the numbers.
+    Free,
+    /// Those that keep the numbers.
+    Identical,
+    /// Those that round differently.
+    Rounding,
+    /// Those that change the numbers.
+    Changed,
+    /// None by itself: it has a place of its own in the search.
+    Own,
+}
+
+/// The values of a technique that the search tries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Levels {
+    /// The name alone.
+    Default,
+    /// The smallest number of the model's blocks with which a set fits.
+    Blocks,
+    /// The smallest multiple of this percentage with which a set fits.
+    Multiples(u64),
+    /// These one after the other until a set fits: more parts of the batch.
+    Upward(&'static [u64]),
+    /// These: smaller percentages of the activations, each of which is compiled.
+    Downward(&'static [u64]),
+}
+
+/// What a technique does to the time of a step, for its estimate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Time {
+    /// Nothing but what its operators take.
+    Same,
+    /// The forward pass of blocks runs twice: of as many as the value says.
+    Again,
+    /// The same of the blocks inside of blocks.
+    NestedAgain,
+    /// Bytes move to the host and back, beside the computation.
+    Copies,
+    /// Bytes move to the GPU and back in the optimizer's step, beside nothing.
+    StepCopies,
+    /// Each operator runs in parts.
+    Parts,
+    /// The same, and the whole forward pass runs twice.
+    PartsAgain,
+    /// The part of the activations that is not kept is computed again.
+    Budget,
+    /// Each GPU computes its share, and they exchange parameters and gradients.
+    Sharded,
+    /// Products are computed in bf16.
+    Narrow,
+}
+
+/// The operators of a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Operators {
+    /// The program's own.
+    Same,
+    /// Others, which a run of their own counts.
+    Other,
+}
+
+/// How the verdict names a technique.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shown {
+    Name,
+    /// With what it was applied to, as the technique reports it.
+    Detail,
+    /// With its percentage of this.
+    Percent(&'static str),
+}
