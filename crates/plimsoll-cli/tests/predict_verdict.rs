@@ -47,7 +47,7 @@ class Rows(Dataset):
         return self.size
     def __getitem__(self, index):
         time.sleep(self.seconds)
-        return torch.ones(64)
+        return torch.full((64,), float(index))
 model = torch.nn.Linear(64, 8192).cuda()
 optimizer = torch.optim.SGD(model.parameters(), 0.1)
 train, seconds = DataLoader(Rows(512, 0), 64), 0.005 if 'slow' in sys.argv else 0
@@ -55,12 +55,14 @@ for x in train:
     model(x.cuda()).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
-kept = []
+kept, named = [], {}
 with torch.no_grad():
     for x in DataLoader(Rows(200 * 64, seconds), 64):
         out = model(x.cuda())
         if 'keeps' in sys.argv:
             kept.append(out)
+        if 'names' in sys.argv:
+            named[int(x[0, 0])] = out
     if kept:
         print('rows', torch.cat(kept).shape)
 ";
@@ -81,6 +83,9 @@ fn an_evaluation_that_grows_runs_to_its_end_or_its_need_is_computed() {
     assert!((800 << 20..900 << 20).contains(&peak), "{report}");
     assert!(report["not_counted"].to_string().contains("copies of one"), "{report}");
     assert_eq!(report["exact"], false);
+    // Copies have one name, so they hide the growth: it is computed.
+    let report = answer(&predict(&torch, "300MiB", &["--json"], &["names", "slow"]), 4);
+    assert!(summary(&report).contains("of 200 batches"), "{report}");
     // Without growth the last batch follows the first ones.
     let report = answer(&predict(&torch, "2GiB", &["--json"], &["slow"]), 0);
     assert!(summary(&report).starts_with("fits"), "{report}");
@@ -114,9 +119,49 @@ fn growth_from_step_to_step_is_in_the_first_line() {
     assert!(first.starts_with("grows by 4.00 MiB a step: out of memory in about step 2"), "{text}");
     assert!(first.ends_with("of 2,000 (train.py:9)"), "{text}");
     assert!(text.lines().nth(1).is_some_and(|line| line.contains("plimsoll leaks")), "{text}");
-    let report = answer(&predict(&torch, "1GiB", &["--json"], &["100"]), 0);
-    assert!(summary(&report).contains("at the end of its 100 steps"), "{report}");
-    assert_eq!(report["growth"]["total"], 100);
+    let report = answer(&predict(&torch, "4GiB", &["--json"], &["400"]), 0);
+    assert!(summary(&report).contains("at the end of its 400 steps"), "{report}");
+    assert_eq!(report["growth"]["total"], 400);
+}
+
+/// Keeps 4 MiB of each step in a list that is cleared, of the last 30, or until it breaks; or trains until a value is small.
+const BOUNDED: &str = "
+import collections, sys, torch
+how = sys.argv[1]
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+kept = collections.deque(maxlen=30) if how == 'last' else []
+def train():
+    out = model(torch.ones(1024, 1024, device='cuda'))
+    loss = out.square().mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    kept.append(out.detach())
+    return loss
+if how == 'value':
+    loss = torch.tensor(9.0)
+    while loss > 1e-3:
+        loss = train()
+for step in range(0 if how == 'value' else 100000):
+    if how == 'breaks' and step >= 50:
+        break
+    train()
+    if how == 'cleared' and len(kept) == 20:
+        kept.clear()
+";
+
+#[needs(pytorch)]
+#[test]
+fn growth_that_ends_is_not_taken_for_growth_without_end() {
+    let torch = Torch::new("bounded", BOUNDED);
+    for how in ["last", "cleared", "breaks"] {
+        let report = answer(&predict(&torch, "4GiB", &["--json"], &[how]), 0);
+        assert!(summary(&report).starts_with("fits"), "{how}: {report}");
+    }
+    let report = answer(&predict(&torch, "4GiB", &["--json"], &["value"]), 0);
+    let warning = report["warnings"][0].as_str().expect("a warning");
+    assert!(warning.starts_with("train.py:17: a value of the device ends the loop"), "{report}");
 }
 
 /// 4 layers of 16 MiB, and activations of 16 MiB each for 4096 rows.
@@ -229,7 +274,8 @@ fn the_bytes_at_stake_are_known_where_a_value_decides_a_size() {
     assert!(largest >= zero + (128 << 20), "{report}");
     assert!(warning.contains("at stake: up to 1"), "{report}");
     // A GPU that has no room for as much.
-    let report = answer(&predict(&torch, "100MiB", &["--json", "--whole"], &[]), 0);
+    let report = answer(&predict(&torch, "100MiB", &["--json", "--whole"], &[]), 4);
+    assert!(summary(&report).starts_with("may NOT fit"), "{report}");
     let warning = report["warnings"][0].as_str().expect("a warning");
     assert!(warning.ends_with("more, which does not fit"), "{report}");
 }

@@ -16,7 +16,9 @@ def torch_with(levels):
     def stats(device):
         return {"allocated_bytes": {"all": {"current": next(levels)}}}
 
-    cuda = types.SimpleNamespace(device_count=lambda: 1)
+    cuda = types.SimpleNamespace(
+        device_count=lambda: 1, mem_get_info=lambda device: (1 << 40, 1 << 40), memory_reserved=lambda device: 1 << 40
+    )
     return types.SimpleNamespace(cuda=cuda, _C=types.SimpleNamespace(_cuda_memoryStats=stats))
 
 
@@ -36,7 +38,14 @@ def test_memory_that_grows_in_each_of_the_latest_steps_is_a_row():
 def test_more_steps_are_wanted_while_growth_may_go_on():
     assert grown([0, MIB, 2 * MIB]).is_unsure()
     assert not grown([0, MIB, MIB]).is_unsure()
-    assert not grown([MIB * nth for nth in range(10)]).is_unsure()
+    assert grown([MIB * nth for nth in range(10)]).is_unsure()
+    assert not grown([MIB * nth for nth in range(growth.CONFIRM)]).is_unsure()
+    # In every second step.
+    assert all(grown([MIB * (nth // 2) for nth in range(steps)]).is_unsure() for steps in (5, 6, 7, 8))
+    # A list that is cleared, a cache that is full.
+    assert not grown([MIB * (nth % 20) for nth in range(21)]).is_unsure()
+    assert not grown([MIB * min(nth, 50) for nth in range(60)]).is_unsure()
+    assert grown([MIB * min(nth, 50) for nth in range(60)]).rows() == []
 
 
 def steps_of(text):

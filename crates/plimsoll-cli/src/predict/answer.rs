@@ -15,7 +15,7 @@ use super::analysis::without::{Without, is_workspace};
 use super::gpu::{Target, Workspaces};
 use super::recording::job::Job;
 use super::recording::traces::Traces;
-use crate::exit::Failure;
+use crate::exit::{Exit, Failure};
 use crate::protocol::Read;
 use crate::protocol::{Applied, Peaks, Report};
 
@@ -142,6 +142,24 @@ impl Outcome {
             notices.iter().filter(|it| [notice::MODELLED, notice::ASKED].contains(&it.text.as_str()));
         let libraries: BTreeSet<String> = answered.map(|notice| format!("{}'s", notice.about)).collect();
         (!libraries.is_empty()).then(|| libraries.into_iter().collect::<Vec<_>>().join(" and "))
+    }
+
+    /// The most bytes that unknown values may add to the peak, as far as that is known.
+    pub(super) fn stake_bytes(&self) -> u64 {
+        let peak = |it: &Outcome| it.judged.as_ref().map_or(0, |judged| judged.peaks.reserved_bytes);
+        let largest =
+            self.with_largest.as_deref().map_or(0, |largest| peak(largest).saturating_sub(peak(self)));
+        let warned = self.reports.iter().flat_map(|report| &report.warnings).map(|warning| warning.bytes);
+        warned.max().unwrap_or(0).max(largest)
+    }
+
+    /// Whether it fits with the values that were assumed, but unknown ones may add more than there is to spare.
+    pub(super) fn may_not_fit(&self) -> bool {
+        matches!(self.verdict, Verdict::Fits { spare_bytes, .. } if self.stake_bytes() > spare_bytes)
+    }
+
+    pub(super) fn exit(&self) -> Exit {
+        if self.may_not_fit() { Exit::OutOfMemory } else { self.verdict.exit() }
     }
 
     /// Whether the peaks consist of PyTorch's own requests, none of which depends on an unknown value. cuDNN's workspaces

@@ -160,5 +160,5 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     }
     let text =
         if args.json { json::render(&outcome, &target, args) } else { text::render(&outcome, &target, args) };
-    Ok(Answer { text, exit: outcome.verdict.exit() })
+    Ok(Answer { text, exit: outcome.exit() })
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -15,7 +16,9 @@ from typing import Any
 from .. import protocol
 
 LEAST = 16 << 10  # bytes a step, below which growth does not matter
-ROWS = 6  # growing steps in a row that are growth
+ROWS = 6  # steps over which memory that grows is seen to grow
+CONFIRM = 200  # steps after which growth is believed: a list may be cleared, a cache may be full
+SECONDS = 10.0  # that they may take
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
@@ -25,10 +28,15 @@ def allocated(torch: Any, device: int) -> int:
     return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
 
 
-def is_steady(levels: list[int], rows: int) -> bool:
-    """Whether each of the last levels is higher than the one before."""
-    last = levels[-rows - 1 :]
-    return len(last) > rows and all(after > before for before, after in zip(last, last[1:]))
+def rises(levels: list[int]) -> list[int]:
+    """By how much each level is higher than the one before."""
+    return [after - before for before, after in zip(levels, levels[1:])]
+
+
+def is_growing(levels: list[int]) -> bool:
+    """Whether the last levels never fell, and rose in at least every second step."""
+    last = rises(levels[-ROWS - 1 :])
+    return len(last) == ROWS and min(last) >= 0 and 2 * sum(it >= LEAST for it in last) >= ROWS
 
 
 class Growth:
@@ -38,6 +46,7 @@ class Growth:
         self.torch, self.is_library = torch, is_library
         self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
         self.total: int | None = None  # steps of the whole program; None: unknown
+        self.began: float | None = None  # when memory was first seen to grow
 
     def note(self) -> None:
         """Notes the levels at the end of a step."""
@@ -46,18 +55,36 @@ class Growth:
 
     def is_unsure(self) -> bool:
         """Whether the latest steps grew, and more steps would show whether that goes on."""
-        rows = (it for it in self.levels.values() if is_steady(it, 1) and it[-1] - it[-2] >= LEAST)
-        return any(is_steady(it, min(ROWS, len(it) - 1)) and len(it) <= ROWS for it in rows)
+        return any(self.is_open(device, levels) for device, levels in self.levels.items())
+
+    def is_open(self, device: int, levels: list[int]) -> bool:
+        """The same of one device."""
+        if len(levels) <= ROWS:
+            # In every second step, too.
+            last = rises(levels)[-1:] if len(levels) <= 3 else rises(levels)[-2:]
+            return max(last, default=0) >= LEAST
+        if not is_growing(levels):
+            return False
+        self.began = self.began or time.monotonic()
+        is_patient = len(levels) < CONFIRM and time.monotonic() - self.began < SECONDS
+        return is_patient and self.has_room(device, levels)
+
+    def has_room(self, device: int, levels: list[int]) -> bool:
+        """Whether the device has memory for some more steps: the step in which it runs out is computed."""
+        free, _ = self.torch.cuda.mem_get_info(device)
+        unused = self.torch.cuda.memory_reserved(device) - levels[-1]
+        return bool(free + unused > 8 * max(rises(levels[-ROWS - 1 :])))
 
     def rows(self) -> list[protocol.GrowingSteps]:
         """Rows for the report: the devices whose memory grows, and by how much a step."""
         found = []
         for device, levels in self.levels.items():
-            if not is_steady(levels, ROWS):
+            if not is_growing(levels):
                 continue
-            last = levels[-ROWS:]
-            steps = [after - before for before, after in zip(last, last[1:])]
-            each = sorted(steps)[len(steps) // 2]  # a block may take the rest of a larger one with it
+            each = sorted(rises(levels[-ROWS:]))[ROWS // 2 - 1]  # a block may take the rest of a larger one with it
+            if len(levels) > 2 * ROWS:
+                later = levels[len(levels) // 2 :]
+                each = (later[-1] - later[0]) // (len(later) - 1)
             if each >= LEAST:
                 found.append(protocol.GrowingSteps(device=device, bytes=each, steps=len(levels), total=self.total))
         return found

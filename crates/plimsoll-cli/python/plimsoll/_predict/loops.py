@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 FIRST = 7  # batches before the last one
 STEADY = 4  # of them, the latest: growth is measured over these
 SPARE = 16 << 20  # bytes that the rest of a loop may grow by without a word
+SOME = 32  # copies of a batch from one look at the levels to the next
 PATIENCE = 5.0  # seconds that each of the first batches may take
 UNKNOWN_TIME = 5.0  # seconds for a loop of unknown length
 
@@ -78,6 +79,8 @@ class Loop:
             raise StopIteration
         if self.pattern is not None and self.total is not None and self.given < self.total - 1 - self.waiting():
             self.given += 1
+            if self.given % SOME == 0:
+                self.note()
             return copy.deepcopy(self.pattern)
         begun = time.monotonic()
         self.candidate = None
@@ -160,11 +163,23 @@ class Loop:
             pass
         iterator._sampler_iter = iter(() if last is None else (last,))
 
+    def hides(self) -> bool:
+        """Whether memory grew with batches of their own, and less than half as much with copies of one, as where results are kept
+        by the name of their row.
+        """
+        levels, copies = self.levels[FIRST:], self.given - self.made
+        if self.is_cut or copies < 2 * SOME or len(levels) < 2:
+            return False
+        grown = [max(it) - it[0] for it in zip(*levels)]
+        return any(grown[device] < each * (copies - SOME) / 2 for device, each in self.each.items())
+
     def row(self) -> protocol.CutLoop | None:
         """The loop as a row of the report; None if it got all of its batches."""
         if not self.is_decided or self.given == self.made and not self.is_cut:
             return None
-        left = 0 if self.total is None or not self.is_cut else max(self.total - self.given, 0)
+        is_cut = self.is_cut or self.hides()
+        seen = self.given if self.is_cut else self.made
+        left = 0 if self.total is None or not is_cut else max(self.total - seen, 0)
         file, line = self.place or (None, None)
         grows = [
             protocol.GrowingBatches(
@@ -180,7 +195,7 @@ class Loop:
             made=self.made,
             total=self.total,
             left=left,
-            grows=grows if self.is_cut else [],
-            is_cut=self.is_cut,
+            grows=grows if is_cut else [],
+            is_cut=is_cut,
             ended_us=int(self.ended * 1e6),
         )

@@ -53,7 +53,7 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
         })),
         "growth": outcome.growth.as_ref().map(growth),
         "warnings": warnings::lines(outcome, target.capacity_bytes(), size),
-        "exit": outcome.verdict.exit() as u8,
+        "exit": outcome.exit() as u8,
         "exact": outcome.is_exact(target),
         "judged": judged,
         "without_cudnn_workspaces": outcome.without_workspaces.as_ref().map(without),

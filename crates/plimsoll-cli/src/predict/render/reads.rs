@@ -125,6 +125,21 @@ pub(crate) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
     lines
 }
 
+/// The lines whose reads end a loop of the program's.
+pub(crate) fn of_loops(reports: &[Report]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for read in reports.iter().flat_map(|report| &report.reads) {
+        let is_open = read.fate == Fate::Branch && read.assumed.is_none() && !read.generates && !read.even;
+        let ends = read.sinks.iter().find(|sink| sink.text.starts_with("while "));
+        let Some(sink) = ends.filter(|_| is_open) else { continue };
+        let line = format!("{}:{}", short(&sink.file), sink.line);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
 /// All reads, for the JSON report.
 pub(crate) fn json(reports: &[Report]) -> Value {
     reports.iter().flat_map(|report| &report.reads).map(read_json).collect::<Vec<_>>().into()

@@ -44,6 +44,14 @@ pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
                 Some(growth) => format!("{}{who}{caught}", ends_well(growth, target, &size)),
                 None => {
                     let scope = scope(outcome);
+                    if outcome.may_not_fit() {
+                        return format!(
+                            "may NOT fit {name}: {} to spare{scope}, but unknown values may take up to {} more (warning below): {}{caught}",
+                            size(*spare_bytes),
+                            size(outcome.stake_bytes()),
+                            at_most()
+                        );
+                    }
                     format!("fits {name} with {} to spare{scope}: {}{caught}", size(*spare_bytes), at_most())
                 }
             }

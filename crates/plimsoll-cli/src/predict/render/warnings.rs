@@ -31,6 +31,9 @@ pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -
         let at_stake = at_stake(outcome, &at, capacity_bytes, &size);
         format!("{at}: {assumed}{at_stake}")
     }));
+    lines.extend(reads::of_loops(reports).into_iter().map(|at| {
+        format!("{at}: a value of the device ends the loop, assumed 0: it may run for other steps than these")
+    }));
     if lines.len() > MOST {
         let rest = lines.len() - (MOST - 1);
         lines.truncate(MOST - 1);
