@@ -24,7 +24,7 @@ for step in range(2):
     model(torch.ones(2, 8)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-print('stepped', 'plimsoll_techniques' in sys.modules)
+print('stepped', 'plimsoll_injected.techniques' in sys.modules)
 ";
 
 fn run(torch: &Torch, options: &[&str], arguments: &[&str], variables: &[(&str, &str)]) -> Output {
