@@ -53,6 +53,10 @@ impl Growth {
 }
 
 fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Option<Growth> {
+    // A program that ended by itself makes no more steps, whatever its loops say: it may have left one.
+    if !judged.report.cut {
+        return None;
+    }
     let GrowingSteps { bytes, steps, total, .. } = *growing;
     let peak_bytes = judged.peaks.reserved_bytes;
     // The first step whose peak is above the capacity.
