@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `size.rs` | sizes as PyTorch writes them |
 //! | `text.rs` | a log without colours, returns and escapes; ranks |
-//! | `wording.rs` | [`OutOfMemory`]: one message, in all wordings since PyTorch 1.10 |
+//! | `wording.rs` | [`OutOfMemory`]: one message, in all wordings since PyTorch 1.0 |
 //! | `frames.rs` | lines of a traceback |
 //! | `log.rs` | [`Log`]: the messages of a log, each with its traceback |
 //! | `cause.rs` | [`Shortage`]: capacity or fragmentation, and by how much |

@@ -1,4 +1,4 @@
-//! Each wording that PyTorch had since 1.10, and where people find them: logs of trainers, launchers, notebooks.
+//! Each wording that PyTorch had since 1.0, and where people find them: logs of trainers, launchers, notebooks.
 
 use super::*;
 use crate::failure::Cause;
@@ -28,6 +28,20 @@ fn gib(size: f64) -> Option<u64> {
 
 fn mib(size: f64) -> Option<u64> {
     Some((size * MIB as f64).round() as u64)
+}
+
+#[test]
+fn pytorch_1_0_to_1_3_call_the_unused_cache_cached() {
+    let found = one(
+        "RuntimeError: CUDA out of memory. Tried to allocate 1.17 GiB (GPU 1; 23.65 GiB total capacity; 16.22 GiB already \
+        allocated; 1.04 GiB free; 5.17 GiB cached)",
+    );
+    assert_eq!((found.device, found.allocated_bytes), (Some(1), gib(16.22)));
+    assert_eq!(found.cached_bytes(), gib(5.17));
+    let Cause::Fragmentation { spare_bytes } = found.shortage().cause else {
+        panic!("{:?}", found.shortage())
+    };
+    assert!(spare_bytes.abs_diff(gib(1.04 + 5.17 - 1.17).unwrap()) <= 2, "{spare_bytes}");
 }
 
 #[test]

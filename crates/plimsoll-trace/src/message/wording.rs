@@ -104,7 +104,10 @@ impl OutOfMemory {
         self.process_bytes = after(text, "this process has ");
         self.allocated_bytes =
             before(text, " already allocated").or_else(|| before(text, " is allocated by PyTorch"));
-        let unallocated = before(text, " is reserved by PyTorch but unallocated");
+        // Up to 1.3, "cached" is what was reserved without a tensor in it, as "unallocated" is since 2.1.
+        let unallocated = before(text, " is reserved by PyTorch but unallocated")
+            .or_else(|| before(text, " cached)"))
+            .or_else(|| before(text, " cached;"));
         let cached = self.allocated_bytes.zip(unallocated).map(|(allocated, cached)| allocated + cached);
         self.reserved_bytes = before(text, " reserved in total by PyTorch").or(cached);
         let processes = text.match_indices("Process ").filter_map(|(at, word)| {
