@@ -126,6 +126,28 @@ impl OutOfMemory {
             self.allocated_bytes.zip(after(text, "other allocations: ")).map(|(own, other)| own + other);
     }
 
+    /// Whether this says no more than a message before it: a logger's or launcher's copy, perhaps shortened.
+    pub(super) fn repeats(&self, earlier: &OutOfMemory) -> bool {
+        let figures = |it: &OutOfMemory| {
+            [
+                it.requested_bytes,
+                it.capacity_bytes,
+                it.free_bytes,
+                it.allocated_bytes,
+                it.private_bytes,
+                it.reserved_bytes,
+                it.limit_bytes,
+                it.process_bytes,
+            ]
+        };
+        let is_of_it = self.device.is_none() || self.device == earlier.device;
+        let mut pairs = figures(self).into_iter().zip(figures(earlier));
+        self.source == earlier.source
+            && self.name == earlier.name
+            && is_of_it
+            && pairs.all(|(own, earlier)| own.is_none() || own == earlier)
+    }
+
     /// What the allocator holds without a tensor in it.
     pub fn cached_bytes(&self) -> Option<u64> {
         self.reserved_bytes
@@ -187,6 +209,15 @@ fn before(text: &str, words: &str) -> Option<u64> {
     let ahead = &text[..text.find(words)?];
     // A number and a unit: two words.
     let (rest, unit) = ahead.rsplit_once(' ')?;
-    let number = rest.rsplit(|char: char| !char.is_ascii_digit() && char != '.').next()?;
-    leading(&format!("{number} {unit}")).map(|(bytes, _)| bytes)
+    let number = last_number(rest);
+    // `22. 00 GiB`: a break in the number that became a space.
+    let whole = rest[..rest.len() - number.len()].strip_suffix(". ").map_or("", last_number);
+    let point = if whole.is_empty() { "" } else { "." };
+    leading(&format!("{whole}{point}{number} {unit}")).map(|(bytes, _)| bytes)
+}
+
+/// The digits at the end of a text, with a point among them.
+fn last_number(text: &str) -> &str {
+    let is_part = |char: char| char.is_ascii_digit() || char == '.';
+    &text[text.trim_end_matches(is_part).len()..]
 }

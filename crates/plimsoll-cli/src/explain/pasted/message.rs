@@ -1,7 +1,7 @@
 //! An out-of-memory message: capacity or fragmentation, by how much, what others hold, and the line.
 
 use plimsoll_trace::explain::Cause;
-use plimsoll_trace::message::{Failed, Frame, Log, OutOfMemory, Shortage, Source};
+use plimsoll_trace::message::{Failed, Frame, Log, OutOfMemory, Process, Shortage, Source};
 use plimsoll_trace::render::words;
 use serde_json::{Value, json};
 
@@ -14,21 +14,23 @@ const MOST_RANKS: usize = 16;
 
 pub(super) fn said(log: &Log, shown: Shown) -> Said {
     // A log that was read has a message.
-    let Some(first) = log.first() else { return nothing() };
-    let (message, shortage) = (&first.message, first.message.shortage());
+    let Some((process, last)) = log.process().and_then(|it| it.last().map(|last| (it, last))) else {
+        return nothing();
+    };
+    let (message, shortage) = (&last.message, last.message.shortage());
     let size = |bytes| shown.size(bytes);
     let mut lines = accounts(message, shown);
-    lines.extend(first.traceback.place().map(place));
-    lines.extend(ranks(log, first));
-    let program = next::program(&first.traceback);
+    lines.extend(last.traceback.place().map(place));
+    lines.extend(others(log, &process, last));
+    let program = next::program(&last.traceback);
     Said {
         kind: "message",
         verdict: verdict(message, shortage, size),
         lines,
-        unknown: unknown(first),
+        unknown: unknown(last),
         help: help(message, shortage, size),
         next: commands(message, shortage, &program),
-        figures: figures(log, first, shortage),
+        figures: figures(log, last, shortage),
     }
 }
 
@@ -137,11 +139,11 @@ fn place(frame: &Frame) -> String {
     format!("requested at {file}:{}{function}{source}", frame.line)
 }
 
-/// The other ranks that ran out.
-fn ranks(log: &Log, first: &Failed) -> Option<String> {
+/// The other messages: those before it of its process, and the other ranks that ran out.
+fn others(log: &Log, process: &Process<'_>, last: &Failed) -> Option<String> {
     let mut others: Vec<String> = Vec::new();
-    for failed in log.failed.iter().filter(|it| !std::ptr::eq(*it, first)) {
-        let name = name(failed);
+    for other in log.processes().iter().filter(|it| it.failed.first() != process.failed.first()) {
+        let name = other.last().map(name).unwrap_or_default();
         if !others.contains(&name) {
             others.push(name);
         }
@@ -149,10 +151,24 @@ fn ranks(log: &Log, first: &Failed) -> Option<String> {
     let more = others.len().saturating_sub(MOST_RANKS);
     others.truncate(MOST_RANKS);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let count = log.failed.len();
-    (count > 1).then(|| {
-        format!("{count} messages in all; this one is of {}; also {}{more}", name(first), others.join(", "))
-    })
+    let count = log.failed.len() + log.left_out;
+    let which = match process.failed.last() {
+        Some(end) if std::ptr::eq(*end, last) => "the last",
+        _ => "the last with figures or a traceback",
+    };
+    let is_one_of_several = process.failed.len() > 1;
+    if count < 2 {
+        None
+    } else if others.is_empty() {
+        Some(format!("{count} messages in all; this one is {which}"))
+    } else {
+        let which = if is_one_of_several { format!("{which} of") } else { "of".to_owned() };
+        Some(format!(
+            "{count} messages in all; this one is {which} {}; also {}{more}",
+            name(last),
+            others.join(", ")
+        ))
+    }
 }
 
 fn name(failed: &Failed) -> String {
@@ -188,7 +204,9 @@ fn help(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> String)
             }));
         }
         Cause::Fragmentation { .. } if is_cuda => help.push(
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it needs no contiguous memory (not on Windows)".to_owned(),
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it needs no contiguous memory (PyTorch 2.1 or newer, not \
+             on Windows)"
+                .to_owned(),
         ),
         Cause::Limit { .. } if message.source == Source::Metal => help.push(
             "use a smaller batch; PYTORCH_MPS_HIGH_WATERMARK_RATIO raises the limit".to_owned(),
@@ -225,8 +243,8 @@ fn commands(message: &OutOfMemory, shortage: Shortage, program: &str) -> Vec<Str
     }
 }
 
-fn unknown(first: &Failed) -> Vec<&'static str> {
-    let message = &first.message;
+fn unknown(last: &Failed) -> Vec<&'static str> {
+    let message = &last.message;
     let mut unknown = vec!["which tensors use the memory (`plimsoll run` records it)"];
     if message.source == Source::Allocator {
         unknown.push("what the program needs in all (`plimsoll plan` computes it)");
@@ -234,13 +252,13 @@ fn unknown(first: &Failed) -> Vec<&'static str> {
             unknown.push("whether other processes use the GPU");
         }
     }
-    if first.traceback.frames.is_empty() {
+    if last.traceback.frames.is_empty() {
         unknown.push("the line that ran out: paste the traceback, too");
     }
     unknown
 }
 
-fn figures(log: &Log, first: &Failed, shortage: Shortage) -> Value {
+fn figures(log: &Log, last: &Failed, shortage: Shortage) -> Value {
     let of_each = log.failed.iter().map(|failed| {
         let message = &failed.message;
         json!({
@@ -265,12 +283,12 @@ fn figures(log: &Log, first: &Failed, shortage: Shortage) -> Value {
     json!({
         "failure": {
             "cause": cause,
-            "asked_bytes": first.message.requested_bytes,
+            "asked_bytes": last.message.requested_bytes,
             "short_bytes": shortage.cause.short_bytes(),
             "spare_bytes": shortage.cause.spare_bytes(),
             "free_bytes": shortage.free_bytes,
             "rounding_bytes": shortage.rounding_bytes,
-            "line": first.traceback.place().map(line),
+            "line": last.traceback.place().map(line),
         },
         "messages": of_each.collect::<Vec<_>>(),
     })
