@@ -90,6 +90,24 @@ fn what_a_message_does_not_say_is_left_open() {
     );
     assert!(answer.contains("5.17 GiB  reserved by this process, without a tensor in it"), "{answer}");
 
+    // No command that fails as it stands, and no table of unknown figures.
+    let answer = stdout(&piped("RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB\n", &[]));
+    for part in [
+        "plimsoll plan --gpu NAME -- python FILE",
+        "where NAME is your GPU, by name (`plimsoll predict --list`), or its memory",
+        "where FILE is your program",
+        "unknown from stdin: the GPU's memory, who holds it, and what was free",
+    ] {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+    assert!(!answer.contains("  unknown  "), "{answer}");
+
+    let answer = stdout(&piped("RuntimeError: CUDA error: out of memory\n", &[]));
+    for part in ["does not say who holds the memory", "another process", "a smaller batch", "  nvidia-smi\n"]
+    {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+
     let cut = FRAGMENTED.replace("38.05 GiB", "38.\n05 GiB").replace("unallocated. If", "unallo\ncated. If");
     assert_eq!(stdout(&piped(&cut, &[])), stdout(&piped(FRAGMENTED, &[])));
 }

@@ -107,7 +107,7 @@ fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
             "outside PyTorch's allocator: the CUDA context, libraries, and other processes if there are any",
         ),
     };
-    let device = message.device.map_or_else(|| message.name.clone(), |device| format!("GPU {device}"));
+    let device = message.device.map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"));
     let mut rows = vec![
         (message.capacity_bytes, format!("{device} in total")),
         (message.limit_bytes, "the limit of this process".to_owned()),
@@ -118,7 +118,7 @@ fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     ];
     rows.extend(others.iter().map(|(process, bytes)| (Some(*bytes), format!("process {process}"))));
     rows.push((message.free_bytes, "free".to_owned()));
-    let is_gpu = message.source == Source::Allocator && message.requested_bytes.is_some();
+    let is_gpu = message.source == Source::Allocator && has_accounts(message);
     let needed = |name: &str| is_gpu && !name.contains("private") && !name.contains("limit");
     let row = |(bytes, name): (Option<u64>, String)| {
         let size = match bytes {
@@ -129,6 +129,18 @@ fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
         Some(format!("  {size:>14}  {name}"))
     };
     rows.into_iter().filter_map(row).collect()
+}
+
+/// Whether a message of a GPU says who holds its memory, or what is free.
+fn has_accounts(message: &OutOfMemory) -> bool {
+    let figures = [
+        message.capacity_bytes,
+        message.free_bytes,
+        message.allocated_bytes,
+        message.reserved_bytes,
+        message.process_bytes,
+    ];
+    figures.iter().any(Option::is_some)
 }
 
 fn place(frame: &Frame) -> String {
@@ -215,8 +227,9 @@ fn help(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> String)
             help.push("torch.cuda.set_per_process_memory_fraction set the limit: raise it, or use less memory".to_owned());
         }
         _ if message.source == Source::Driver => help.push(
-            "PyTorch's allocator had taken what this library needed: use a smaller batch, or leave room with \
-             torch.cuda.set_per_process_memory_fraction(0.9)"
+            "the message does not say who holds the memory. It may be another process, above all if the program failed at its \
+             start: end it, or take another GPU. Or PyTorch's allocator had taken what was left: use a smaller batch, or leave \
+             room with torch.cuda.set_per_process_memory_fraction(0.9)"
                 .to_owned(),
         ),
         _ if message.source == Source::Cpu => {
@@ -237,15 +250,27 @@ fn commands(message: &OutOfMemory, shortage: Shortage, program: &str) -> Vec<Str
         (_, Cause::Fragmentation { .. }) => {
             vec![format!("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True {program}"), run, plan]
         }
-        (_, Cause::Capacity { .. }) if shortage.held_by_others => vec!["nvidia-smi".to_owned(), plan],
-        (Source::Driver, _) => vec![run, plan],
+        (_, Cause::Capacity { .. }) if shortage.held_by_others => vec![processes(message), plan],
+        (Source::Driver, _) => vec![processes(message), run, plan],
         _ => vec![plan, run],
     }
 }
 
+/// The command that lists the processes on a GPU.
+fn processes(message: &OutOfMemory) -> String {
+    let is_amd = ["HIP", "roc"].iter().any(|part| message.name.contains(part));
+    if is_amd { "rocm-smi --showpids" } else { "nvidia-smi" }.to_owned()
+}
+
 fn unknown(last: &Failed) -> Vec<&'static str> {
     let message = &last.message;
-    let mut unknown = vec!["which tensors use the memory (`plimsoll run` records it)"];
+    let mut unknown = Vec::new();
+    if message.source == Source::Allocator && !has_accounts(message) {
+        unknown.push(
+            "the GPU's memory, who holds it, and what was free: paste the whole message, if it says more",
+        );
+    }
+    unknown.push("which tensors use the memory (`plimsoll run` records it)");
     if message.source == Source::Allocator {
         unknown.push("what the program needs in all (`plimsoll plan` computes it)");
         if message.others.is_empty() && message.process_bytes.is_none() && message.outside_bytes().is_some() {
