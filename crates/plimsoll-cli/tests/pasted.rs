@@ -66,6 +66,53 @@ fn a_message_alone_says_capacity_or_fragmentation_by_how_much_and_what_next() {
 }
 
 #[test]
+fn of_two_messages_of_a_process_the_last_is_told() {
+    let retried = SHORT.replace("line 88", "line 41").replace("2.00 GiB", "4.00 GiB");
+    let answer = stdout(&piped(&format!("{retried}retrying with half the batch\n{SHORT}"), &[]));
+    assert!(answer.starts_with("out of memory: CAPACITY. Tried to allocate 2.00 GiB"), "{answer}");
+    for part in ["requested at /home/user/train.py:88", "2 messages in all; this one is the last\n"] {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+    let other = SHORT.replace("GPU 0", "GPU 1");
+    let answer = stdout(&piped(&format!("{retried}{SHORT}{other}"), &[]));
+    assert!(answer.contains("3 messages in all; this one is the last of GPU 0; also GPU 1\n"), "{answer}");
+    assert!(answer.contains("train.py:88"), "{answer}");
+}
+
+#[test]
+fn what_a_message_does_not_say_is_left_open() {
+    let old = "RuntimeError: CUDA out of memory. Tried to allocate 1.17 GiB (GPU 1; 23.65 GiB total capacity; 16.22 GiB already \
+        allocated; 1.04 GiB free; 5.17 GiB cached)\n";
+    let answer = stdout(&piped(old, &[]));
+    assert!(
+        answer.starts_with("out of memory: FRAGMENTATION. Tried to allocate 1.17 GiB; 6.21 GiB is free"),
+        "{answer}"
+    );
+    assert!(answer.contains("5.17 GiB  reserved by this process, without a tensor in it"), "{answer}");
+
+    // No command that fails as it stands, and no table of unknown figures.
+    let answer = stdout(&piped("RuntimeError: CUDA out of memory. Tried to allocate 512.00 MiB\n", &[]));
+    for part in [
+        "plimsoll plan --gpu NAME -- python FILE",
+        "where NAME is your GPU, by name (`plimsoll predict --list`), or its memory",
+        "where FILE is your program",
+        "unknown from stdin: the GPU's memory, who holds it, and what was free",
+    ] {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+    assert!(!answer.contains("  unknown  "), "{answer}");
+
+    let answer = stdout(&piped("RuntimeError: CUDA error: out of memory\n", &[]));
+    for part in ["does not say who holds the memory", "another process", "a smaller batch", "  nvidia-smi\n"]
+    {
+        assert!(answer.contains(part), "{part} in {answer}");
+    }
+
+    let cut = FRAGMENTED.replace("38.05 GiB", "38.\n05 GiB").replace("unallocated. If", "unallo\ncated. If");
+    assert_eq!(stdout(&piped(&cut, &[])), stdout(&piped(FRAGMENTED, &[])));
+}
+
+#[test]
 fn the_answer_is_json_where_json_was_asked_for() {
     let answer = json(&piped(SHORT, &["--json"]));
     assert_eq!(
@@ -124,12 +171,19 @@ fn options_of_snapshots_are_refused_and_other_texts_are_no_snapshot() {
         "{}",
         stderr(&output)
     );
-    let output = piped("a poem\n", &[]);
-    assert!(
-        output.status.code() == Some(3) && stderr(&output).contains("not a memory snapshot"),
-        "{}",
-        stderr(&output)
-    );
+    for (other, part) in [
+        ("a poem\n", "no out-of-memory message of PyTorch's in this text: paste the whole message"),
+        ("[rank0] Epoch 1\n", "no out-of-memory message of PyTorch's in this text"),
+        ("Epoch 1 loss 0.3\nKilled\n", "likely the host ran out of memory, not the GPU"),
+        ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory\n", "plimsoll does not read JAX's messages"),
+        ("ab\u{1}", "not a memory snapshot"),
+        ("{\"segments\": [", "not the JSON of a snapshot"),
+    ] {
+        let output = piped(other, &[]);
+        let error = stderr(&output);
+        assert!(output.status.code() == Some(3) && error.contains(part), "{part} in {error}");
+        assert!(!part.starts_with("no ") || !error.contains("byte 0"), "{error}");
+    }
     // Packed or not, a snapshot is one.
     assert!(text(&["explain", &kept("little.json.gz")]).contains("Live memory"));
     assert_eq!(plimsoll(&["explain", &kept("features.bare.pickle.gz")]).status.code(), Some(0));

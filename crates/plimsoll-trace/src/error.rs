@@ -27,8 +27,8 @@ pub enum Why {
     NotASnapshot([u8; 2]),
     /// A named pipe or a device.
     NotAFile,
-    /// A text without an out-of-memory message.
-    NoMessage,
+    /// A text without an out-of-memory message, and what it has instead.
+    NoMessage(Absent),
     /// A protocol of pickle that is not 2 to 5.
     Protocol(u8),
     /// A pickle that asks for a Python object by name: what could run code.
@@ -103,6 +103,18 @@ pub enum Why {
     },
 }
 
+/// What a text has instead of an out-of-memory message of PyTorch's; of two, the later one here is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum Absent {
+    /// Nothing that is known.
+    #[default]
+    Nothing,
+    /// The system killed a program: `Killed`, or the kernel's or Slurm's line about it.
+    Killed,
+    /// JAX's message, or another one of XLA's.
+    Jax,
+}
+
 impl SnapshotError {
     pub(crate) fn at(at: u64, why: Why) -> Self {
         Self { at: Some(at), why }
@@ -141,11 +153,26 @@ impl fmt::Display for Why {
                 "not a memory snapshot: it begins with {a:#04x} {b:#04x}, neither a pickle of protocol 2 to 5 \
                  nor JSON; give a file of torch.cuda.memory._dump_snapshot"
             ),
-            Self::NotAFile => f.write_str("not a file but a pipe or a device: give its contents on standard input, with `-`"),
-            Self::NoMessage => f.write_str(
-                "a text without an out-of-memory message of PyTorch's: paste the whole message, which begins with \
-                 \"CUDA out of memory\", with the traceback above it",
+            Self::NotAFile => f.write_str(
+                "not a file but a pipe or a device: give its contents on standard input, with `-`",
             ),
+            Self::NoMessage(absent) => {
+                f.write_str("no out-of-memory message of PyTorch's in this text")?;
+                f.write_str(match absent {
+                    Absent::Nothing => {
+                        ": paste the whole message, which begins with \"CUDA out of memory\", with the traceback above it"
+                    }
+                    Absent::Killed => {
+                        ", but the system killed a program: likely the host ran out of memory, not the GPU. Load data in \
+                         smaller pieces, use fewer workers, or give the job more memory; the kernel's log says which \
+                         process it was (dmesg)"
+                    }
+                    Absent::Jax => {
+                        ", but RESOURCE_EXHAUSTED, which is JAX's (XLA's): plimsoll does not read JAX's messages, only \
+                         PyTorch's"
+                    }
+                })
+            }
             Self::Protocol(version) => write!(
                 f,
                 "a pickle of protocol {version}; 2 to 5 are read: dump again with a protocol among these"

@@ -9,7 +9,7 @@ use flate2::bufread::MultiGzDecoder;
 use ruzstd::decoding::errors::FrameDecoderError;
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 
-use crate::error::{SnapshotError, Why};
+use crate::error::{Absent, SnapshotError, Why};
 use crate::grant::Grant;
 use crate::json;
 use crate::log;
@@ -73,13 +73,24 @@ pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     if head.is_empty() || head[0] == 0x80 || !message::is_likely(&head) {
         return unpacked(input, &grant).map(|snapshot| Found::Snapshot(Box::new(snapshot)));
     }
-    match message::read(&mut input)? {
-        Some(pasted) => Ok(Found::Pasted(pasted)),
-        // A small snapshot may hide its keys beyond the first bytes, and what is neither says why.
-        None if head.len() < HEAD_BYTES => {
-            unpacked(head.as_slice(), &grant).map(|snapshot| Found::Snapshot(Box::new(snapshot)))
+    let absent = match message::understood(&mut input)? {
+        Ok(pasted) => return Ok(Found::Pasted(pasted)),
+        Err(absent) => absent,
+    };
+    let no_message = || SnapshotError { at: None, why: Why::NoMessage(absent) };
+    // A small snapshot may hide its keys beyond the first bytes, and what is neither says why.
+    if head.len() >= HEAD_BYTES || absent != Absent::Nothing {
+        return Err(no_message());
+    }
+    let is_prose = message::is_prose(&head);
+    match unpacked(head.as_slice(), &grant) {
+        Ok(snapshot) => Ok(Found::Snapshot(Box::new(snapshot))),
+        Err(SnapshotError { why: Why::NotASnapshot(_) | Why::Json(_) | Why::InJson { .. }, .. })
+            if is_prose =>
+        {
+            Err(no_message())
         }
-        None => Err(SnapshotError { at: None, why: Why::NoMessage }),
+        Err(why) => Err(why),
     }
 }
 

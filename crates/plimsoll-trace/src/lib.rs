@@ -50,5 +50,5 @@ pub mod timeline;
 mod torch;
 pub mod whatif;
 
-pub use error::{SnapshotError, Why};
+pub use error::{Absent, SnapshotError, Why};
 pub use torch::Sharing;

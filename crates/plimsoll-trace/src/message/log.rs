@@ -3,9 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 
+use super::absent;
 use super::frames::{Frame, Traceback};
 use super::text;
 use super::wording::OutOfMemory;
+use super::wrap;
+use crate::error::Absent;
 
 /// The most lines that a message was broken into by whoever pasted it.
 const MOST_LINES: usize = 12;
@@ -30,23 +33,94 @@ pub struct Failed {
 /// The messages of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// In the order of the text; at least one. One that a rank repeats is there once.
+    /// In the order of the text; at least one. One that a process repeats at once is there once.
     pub failed: Vec<Failed>,
+    /// Messages that were left out, of a text with very many: earlier ones of their process.
+    pub left_out: usize,
+}
+
+/// The messages of one process: of a rank or, where no launcher names it, of a GPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process<'a> {
+    /// In the order of the text; at least one.
+    pub failed: Vec<&'a Failed>,
+    device: Option<u32>,
+}
+
+impl<'a> Process<'a> {
+    /// The message that ended the process, as far as the text tells: the last. One with neither figures nor a traceback
+    /// is passed over, as what a program or a library prints besides.
+    pub fn last(&self) -> Option<&'a Failed> {
+        let says = |it: &&Failed| it.says() != (false, false);
+        self.failed.iter().copied().rev().find(says).or(self.failed.last().copied())
+    }
+
+    fn kinship(&self, new: &Failed) -> Kinship {
+        let is_of_rank = self.failed.first().is_some_and(|it| it.rank == new.rank);
+        match (is_of_rank, new.rank.is_some() || self.device == new.message.device) {
+            (false, _) => Kinship::None,
+            (true, true) => Kinship::Sure,
+            (true, false) if self.device.is_none() || new.message.device.is_none() => Kinship::Possible,
+            (true, false) => Kinship::None,
+        }
+    }
+}
+
+/// Whether a message is of a process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kinship {
+    None,
+    /// One of them does not name its GPU.
+    Possible,
+    Sure,
+}
+
+impl Failed {
+    /// Whether it has figures, and whether it has a traceback.
+    fn says(&self) -> (bool, bool) {
+        (self.message.requested_bytes.is_some(), !self.traceback.frames.is_empty())
+    }
 }
 
 impl Log {
-    /// All messages; `None` if there is none.
-    pub(super) fn read(input: impl BufRead) -> io::Result<Option<Log>> {
+    /// All messages; without one, what the text has instead.
+    pub(super) fn read(input: impl BufRead) -> io::Result<Result<Log, Absent>> {
         let mut reader = Reader::default();
-        text::each_line(input, |line| reader.take(line))?;
-        Ok(reader.finish())
+        let mut absent = Absent::default();
+        text::each_line(input, |line| {
+            absent = absent::after(absent, line);
+            reader.take(line);
+        })?;
+        Ok(reader.finish().ok_or(absent))
     }
 
-    /// The message that says most: the first with a traceback and figures.
-    pub fn first(&self) -> Option<&Failed> {
-        let says = |it: &&Failed| (it.message.requested_bytes.is_some(), !it.traceback.frames.is_empty());
-        let best = self.failed.iter().map(|it| says(&it)).max()?;
-        self.failed.iter().find(|it| says(it) == best)
+    /// The processes that ran out, in the order of their first messages.
+    pub fn processes(&self) -> Vec<Process<'_>> {
+        let mut processes: Vec<Process<'_>> = Vec::new();
+        for failed in &self.failed {
+            let sure = processes.iter().position(|it| it.kinship(failed) == Kinship::Sure);
+            let mut possible =
+                (0..processes.len()).filter(|nth| processes[*nth].kinship(failed) == Kinship::Possible);
+            let of = sure.or(possible.next().filter(|_| possible.next().is_none()));
+            let device = failed.message.device;
+            match of {
+                Some(nth) => {
+                    let process = &mut processes[nth];
+                    process.device = process.device.or(device);
+                    process.failed.push(failed);
+                }
+                None => processes.push(Process { failed: vec![failed], device }),
+            }
+        }
+        processes
+    }
+
+    /// The process whose last message says most: the first with figures and a traceback.
+    pub fn process(&self) -> Option<Process<'_>> {
+        let says = |it: &Process<'_>| it.last().map(Failed::says);
+        let processes = self.processes();
+        let best = processes.iter().map(says).max()?;
+        processes.into_iter().find(|it| says(it) == best)
     }
 }
 
@@ -57,6 +131,9 @@ struct Reader {
     /// Messages whose later lines may still come: somebody may have broken them.
     open: Vec<Open>,
     failed: Vec<Failed>,
+    left_out: usize,
+    /// The line before and its rank, if a message may begin at its end.
+    begun: Option<(Option<u32>, String)>,
 }
 
 /// A message that may go on.
@@ -69,6 +146,13 @@ struct Open {
 impl Reader {
     fn take(&mut self, line: &str) {
         let rank = text::rank(line);
+        let begun = self.begun.take().filter(|(of, _)| *of == rank);
+        if let Some(whole) = begun.and_then(|(_, begun)| wrap::whole_start(begun, source(line))) {
+            return self.take(&whole);
+        }
+        if wrap::is_start(line) {
+            self.begun = Some((rank, line.to_owned()));
+        }
         let begins = OutOfMemory::begins(line).is_some();
         let frame = Frame::parse(line);
         let ends = begins || frame.is_some() || line.trim().is_empty() || line.contains(TRACEBACK);
@@ -79,8 +163,7 @@ impl Reader {
                 let open = self.open.remove(nth);
                 self.close(open);
             } else {
-                open.text.push(' ');
-                open.text.push_str(source(line));
+                wrap::join(&mut open.text, source(line));
                 return;
             }
         }
@@ -105,16 +188,26 @@ impl Reader {
         let Some(message) = OutOfMemory::parse(&text) else { return };
         let tracing = self.tracebacks.get_mut(&rank);
         let traceback = tracing.map(|tracing| std::mem::take(&mut tracing.traceback)).unwrap_or_default();
-        let same = |it: &Failed| it.rank == rank && it.message == message;
-        match self.failed.iter().position(same) {
-            Some(known) if self.failed[known].traceback.frames.is_empty() => {
-                self.failed[known].traceback = traceback;
+        let device = message.device;
+        let is_of_it = |it: &Failed| it.rank == rank && (device.is_none() || it.message.device == device);
+        let before = self.failed.iter().rposition(is_of_it);
+        match before {
+            Some(nth) if message.repeats(&self.failed[nth].message) => {
+                let known = &mut self.failed[nth];
+                if known.traceback.frames.is_empty() {
+                    known.traceback = traceback;
+                }
             }
-            Some(_) => {}
-            None if self.failed.len() < MOST_MESSAGES => {
+            _ if self.failed.len() < MOST_MESSAGES => {
                 self.failed.push(Failed { message, rank, traceback });
             }
-            None => {}
+            // The last of a process counts.
+            _ => {
+                self.left_out += 1;
+                if let Some(nth) = before {
+                    self.failed[nth] = Failed { message, rank, traceback };
+                }
+            }
         }
     }
 
@@ -129,7 +222,8 @@ impl Reader {
         {
             one.traceback = std::mem::take(&mut tracing.traceback);
         }
-        (!self.failed.is_empty()).then_some(Log { failed: self.failed })
+        let Reader { failed, left_out, .. } = self;
+        (!failed.is_empty()).then_some(Log { failed, left_out })
     }
 }
 

@@ -7,13 +7,16 @@
 //! |---|---|
 //! | `size.rs` | sizes as PyTorch writes them |
 //! | `text.rs` | a log without colours, returns and escapes; ranks |
-//! | `wording.rs` | [`OutOfMemory`]: one message, in all wordings since PyTorch 1.10 |
+//! | `wording.rs` | [`OutOfMemory`]: one message, in all wordings since PyTorch 1.0 |
+//! | `wrap.rs` | messages that were broken at a column |
 //! | `frames.rs` | lines of a traceback |
 //! | `log.rs` | [`Log`]: the messages of a log, each with its traceback |
+//! | `absent.rs` | what a text without a message has instead |
 //! | `cause.rs` | [`Shortage`]: capacity or fragmentation, and by how much |
 //! | `counters.rs` | [`Counters`]: `memory_stats()` and `memory_summary()` |
 //! | `profile.rs` | [`Profile`]: memory events of torch.profiler |
 
+mod absent;
 mod cause;
 mod counters;
 mod frames;
@@ -22,15 +25,18 @@ mod profile;
 mod size;
 mod text;
 mod wording;
+mod wrap;
 
 use std::io::{self, BufReader, Read};
 
 pub use cause::Shortage;
 pub use counters::{Counter, Counters};
 pub use frames::{Frame, Traceback};
-pub use log::{Failed, Log};
+pub use log::{Failed, Log, Process};
 pub use profile::{Profile, ProfiledDevice};
 pub use wording::{OutOfMemory, Source};
+
+use crate::error::Absent;
 
 /// The most bytes of a log that are read.
 const MOST_BYTES: u64 = 512 << 20;
@@ -64,7 +70,15 @@ pub enum Pasted {
 ///
 /// # Errors
 /// The system's.
-pub fn read(mut input: impl Read) -> io::Result<Option<Pasted>> {
+pub fn read(input: impl Read) -> io::Result<Option<Pasted>> {
+    Ok(understood(input)?.ok())
+}
+
+/// As [`read`]; of a text that is not understood, what it has instead.
+///
+/// # Errors
+/// The system's.
+pub(crate) fn understood(mut input: impl Read) -> io::Result<Result<Pasted, Absent>> {
     let mut head = Vec::new();
     input.by_ref().take(HEAD_BYTES).read_to_end(&mut head)?;
     if text::is_wide(&head) {
@@ -75,16 +89,17 @@ pub fn read(mut input: impl Read) -> io::Result<Option<Pasted>> {
     parse(&head, input)
 }
 
-fn parse(head: &[u8], rest: impl Read) -> io::Result<Option<Pasted>> {
+fn parse(head: &[u8], rest: impl Read) -> io::Result<Result<Pasted, Absent>> {
     let whole = BufReader::with_capacity(CHUNK_BYTES, head.chain(rest.take(MOST_BYTES)));
     if contains(head, "\"traceEvents\"") {
-        return Ok(Profile::read(whole).map(Pasted::Profile));
+        return Ok(Profile::read(whole).map(Pasted::Profile).ok_or(Absent::Nothing));
     }
     // A log may hold both: the message says more.
-    if let Some(log) = Log::read(whole)? {
-        return Ok(Some(Pasted::Log(log)));
-    }
-    Ok(Counters::read(&String::from_utf8_lossy(head)).map(Pasted::Counters))
+    let absent = match Log::read(whole)? {
+        Ok(log) => return Ok(Ok(Pasted::Log(log))),
+        Err(absent) => absent,
+    };
+    Ok(Counters::read(&String::from_utf8_lossy(head)).map(Pasted::Counters).ok_or(absent))
 }
 
 /// Bytes that are taken at once.
@@ -100,6 +115,24 @@ pub(crate) fn is_likely(head: &[u8]) -> bool {
     let keys = ["\"segments\"", "\"device_traces\"", "\"total_size\"", "\"blocks\""];
     let is_snapshot = is_json && keys.iter().any(|key| contains(head, key));
     text::is_wide(head) || !is_snapshot && !head.contains(&0)
+}
+
+/// Whether bytes are a text for people: UTF-8, UTF-16 with its mark, or Latin-1, which differ in bytes of 0x80 and more;
+/// and no JSON, which may be a damaged snapshot.
+pub(crate) fn is_prose(head: &[u8]) -> bool {
+    if text::is_wide(head) {
+        return is_prose(text::from_wide(head).as_bytes());
+    }
+    let mut begins = head.iter().copied().filter(|byte| !byte.is_ascii_whitespace());
+    // A log may begin with `[rank0]` or `[2024-`: as JSON, a list of segments.
+    let is_json = match (begins.next(), begins.next()) {
+        (Some(b'{'), _) => true,
+        (Some(b'['), second) => matches!(second, None | Some(b'{' | b'[' | b']')),
+        _ => false,
+    };
+    // Also the bell, the backspace, a form feed and the escape, which are in logs of terminals.
+    let is_text = |byte: &u8| !byte.is_ascii_control() || matches!(byte, 0x07..=0x0d | 0x1b);
+    !is_json && head.iter().all(is_text)
 }
 
 #[cfg(test)]

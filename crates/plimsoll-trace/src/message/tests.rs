@@ -1,4 +1,4 @@
-//! Each wording that PyTorch had since 1.10, and where people find them: logs of trainers, launchers, notebooks.
+//! Each wording that PyTorch had since 1.0, and where people find them: logs of trainers, launchers, notebooks.
 
 use super::*;
 use crate::failure::Cause;
@@ -28,6 +28,20 @@ fn gib(size: f64) -> Option<u64> {
 
 fn mib(size: f64) -> Option<u64> {
     Some((size * MIB as f64).round() as u64)
+}
+
+#[test]
+fn pytorch_1_0_to_1_3_call_the_unused_cache_cached() {
+    let found = one(
+        "RuntimeError: CUDA out of memory. Tried to allocate 1.17 GiB (GPU 1; 23.65 GiB total capacity; 16.22 GiB already \
+        allocated; 1.04 GiB free; 5.17 GiB cached)",
+    );
+    assert_eq!((found.device, found.allocated_bytes), (Some(1), gib(16.22)));
+    assert_eq!(found.cached_bytes(), gib(5.17));
+    let Cause::Fragmentation { spare_bytes } = found.shortage().cause else {
+        panic!("{:?}", found.shortage())
+    };
+    assert!(spare_bytes.abs_diff(gib(1.04 + 5.17 - 1.17).unwrap()) <= 2, "{spare_bytes}");
 }
 
 #[test]
@@ -252,6 +266,76 @@ fn a_message_is_found_in_colours_progress_bars_json_and_broken_lines() {
 }
 
 #[test]
+fn a_message_that_was_cut_at_any_column_is_whole() {
+    let plain = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 22.00 GiB. GPU 0 has a total capacity of 79.25 GiB of \
+        which 1.50 GiB is free. Process 16368 has 10.00 GiB memory in use. Including non-PyTorch memory, this process has 67.75 GiB \
+        memory in use. Of the allocated memory 62.00 GiB is allocated by PyTorch, with 512.00 MiB allocated in private pools (e.g., \
+        CUDA Graphs), and 5.25 GiB is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting \
+        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.";
+    let older = "RuntimeError: CUDA out of memory. Tried to allocate 256.00 MiB (GPU 1; 12.00 GiB total capacity; 9.54 GiB already \
+        allocated; 18.00 GiB free; 15.00 GiB allowed; 9.71 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory \
+        try setting max_split_size_mb to avoid fragmentation.";
+    for text in [plain, older] {
+        let expected = one(text);
+        for width in 60..=130 {
+            let bytes: Vec<&str> =
+                text.as_bytes().chunks(width).map(|it| std::str::from_utf8(it).unwrap()).collect();
+            for cut in [bytes.join("\n"), bytes.join("   \n  ")] {
+                assert_eq!(one(&cut), expected, "{width}: {cut}");
+            }
+        }
+    }
+    // A form may have made the break a space.
+    assert_eq!(one(&plain.replace("62.00 GiB is", "62. 00 GiB is")), one(plain));
+    // Where the message begins, too.
+    let expected = one(plain);
+    for at in "torch.OutOfMemoryError: CUDA".len()..="torch.OutOfMemoryError: CUDA out of memory".len() {
+        let (ahead, rest) = plain.split_at(at);
+        assert_eq!(one(&format!("{ahead}\n{rest}")), expected, "{ahead}");
+    }
+}
+
+#[test]
+fn of_several_messages_of_a_process_the_last_ended_it() {
+    let failed = |line: u32, mib: u32, gpu: u32| {
+        format!(
+            "Traceback (most recent call last):\n  File \"/a/t.py\", line {line}, in <module>\n    step()\nRuntimeError: CUDA out of \
+             memory. Tried to allocate {mib}.00 MiB (GPU {gpu}; 8.00 GiB total capacity; 6.00 GiB already allocated; 0 bytes free; \
+             6.50 GiB reserved in total by PyTorch)\n"
+        )
+    };
+    let first = failed(5, 900, 0);
+    // What is printed without figures, or again, is none.
+    for end in ["", "CUDA out of memory.\n", "worker: CUDA out of memory. Tried to allocate 700.00 MiB.\n"] {
+        let found = log(&format!("{first}retrying with half the batch\nstep 1\n{}{end}", failed(9, 700, 0)));
+        let [process] = found.processes().try_into().unwrap_or_else(|_| panic!("{found:?}"));
+        assert_eq!(process.failed.len(), 2, "{found:?}");
+        let last = process.last().unwrap();
+        assert_eq!((last.message.requested_bytes, last.traceback.frames[0].line), (mib(700.0), 9));
+    }
+    // The driver's message names no GPU.
+    let found = log(&format!(
+        "{first}Traceback (most recent call last):\n  File \"b.py\", line 3, in f\nRuntimeError: CUDA error: out of memory\n"
+    ));
+    assert_eq!(found.process().unwrap().last().unwrap().message.source, Source::Driver);
+    // Two processes, of which the first is told.
+    let found = log(&format!("{first}{}{}", failed(7, 800, 1), failed(9, 700, 0)));
+    let rows: Vec<_> =
+        found.processes().iter().map(|it| it.last().unwrap().message.requested_bytes).collect();
+    assert_eq!(rows, [mib(700.0), mib(800.0)]);
+    assert_eq!(found.process().unwrap().last().unwrap().traceback.frames[0].line, 9);
+}
+
+#[test]
+fn the_last_message_counts_in_a_text_with_very_many() {
+    let lines: Vec<String> =
+        (1..=300).map(|size| format!("CUDA out of memory. Tried to allocate {size}.00 MiB.\n\n")).collect();
+    let found = log(&lines.concat());
+    assert_eq!((found.failed.len(), found.left_out), (256, 44));
+    assert_eq!(found.process().unwrap().last().unwrap().message.requested_bytes, mib(300.0));
+}
+
+#[test]
 fn ipython_and_a_message_above_its_traceback() {
     let found = log(
         "OutOfMemoryError                          Traceback (most recent call last)\nCell In[3], line 5\n      3 x = 1\n----> 5 y = \
@@ -342,5 +426,27 @@ fn what_has_no_message_is_nothing() {
         "Traceback (most recent call last):\n  File \"a.py\", line 1, in f\nValueError: x",
     ] {
         assert_eq!(read(text.as_bytes()).unwrap(), None, "{text}");
+    }
+    let absent = |text: &str| understood(text.as_bytes()).unwrap().unwrap_err();
+    assert_eq!(absent("Epoch 1 loss 0.3\nKilled"), Absent::Killed);
+    assert_eq!(absent("RESOURCE_EXHAUSTED: Out of memory while trying to allocate 8 bytes."), Absent::Jax);
+    assert_eq!(absent("Epoch 1 loss 0.3"), Absent::Nothing);
+}
+
+#[test]
+fn prose_is_utf_8_utf_16_or_latin_1_and_neither_json_nor_bytes() {
+    let wide: Vec<u8> = "\u{feff}Größe\r\n".encode_utf16().flat_map(u16::to_le_bytes).collect();
+    for text in [
+        "Größe\n".as_bytes(),
+        b"Gr\xf6\xdfe\n",
+        &wide,
+        b"[rank0]: x",
+        b"\x1b[31m5 %\x1b[0m\r",
+        b"[2024-01-01] x",
+    ] {
+        assert!(is_prose(text), "{text:?}");
+    }
+    for other in [&b"{\"a\": 1}"[..], b" [{", b"[]", b"ab\x01", b"PK\x03\x04"] {
+        assert!(!is_prose(other), "{other:?}");
     }
 }

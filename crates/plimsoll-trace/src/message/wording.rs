@@ -104,7 +104,10 @@ impl OutOfMemory {
         self.process_bytes = after(text, "this process has ");
         self.allocated_bytes =
             before(text, " already allocated").or_else(|| before(text, " is allocated by PyTorch"));
-        let unallocated = before(text, " is reserved by PyTorch but unallocated");
+        // Up to 1.3, "cached" is what was reserved without a tensor in it, as "unallocated" is since 2.1.
+        let unallocated = before(text, " is reserved by PyTorch but unallocated")
+            .or_else(|| before(text, " cached)"))
+            .or_else(|| before(text, " cached;"));
         let cached = self.allocated_bytes.zip(unallocated).map(|(allocated, cached)| allocated + cached);
         self.reserved_bytes = before(text, " reserved in total by PyTorch").or(cached);
         let processes = text.match_indices("Process ").filter_map(|(at, word)| {
@@ -121,6 +124,28 @@ impl OutOfMemory {
         self.limit_bytes = after(text, "max allowed: ");
         self.process_bytes =
             self.allocated_bytes.zip(after(text, "other allocations: ")).map(|(own, other)| own + other);
+    }
+
+    /// Whether this says no more than a message before it: a logger's or launcher's copy, perhaps shortened.
+    pub(super) fn repeats(&self, earlier: &OutOfMemory) -> bool {
+        let figures = |it: &OutOfMemory| {
+            [
+                it.requested_bytes,
+                it.capacity_bytes,
+                it.free_bytes,
+                it.allocated_bytes,
+                it.private_bytes,
+                it.reserved_bytes,
+                it.limit_bytes,
+                it.process_bytes,
+            ]
+        };
+        let is_of_it = self.device.is_none() || self.device == earlier.device;
+        let mut pairs = figures(self).into_iter().zip(figures(earlier));
+        self.source == earlier.source
+            && self.name == earlier.name
+            && is_of_it
+            && pairs.all(|(own, earlier)| own.is_none() || own == earlier)
     }
 
     /// What the allocator holds without a tensor in it.
@@ -184,6 +209,15 @@ fn before(text: &str, words: &str) -> Option<u64> {
     let ahead = &text[..text.find(words)?];
     // A number and a unit: two words.
     let (rest, unit) = ahead.rsplit_once(' ')?;
-    let number = rest.rsplit(|char: char| !char.is_ascii_digit() && char != '.').next()?;
-    leading(&format!("{number} {unit}")).map(|(bytes, _)| bytes)
+    let number = last_number(rest);
+    // `22. 00 GiB`: a break in the number that became a space.
+    let whole = rest[..rest.len() - number.len()].strip_suffix(". ").map_or("", last_number);
+    let point = if whole.is_empty() { "" } else { "." };
+    leading(&format!("{whole}{point}{number} {unit}")).map(|(bytes, _)| bytes)
+}
+
+/// The digits at the end of a text, with a point among them.
+fn last_number(text: &str) -> &str {
+    let is_part = |char: char| char.is_ascii_digit() || char == '.';
+    &text[text.trim_end_matches(is_part).len()..]
 }

@@ -1,7 +1,7 @@
 //! An out-of-memory message: capacity or fragmentation, by how much, what others hold, and the line.
 
 use plimsoll_trace::explain::Cause;
-use plimsoll_trace::message::{Failed, Frame, Log, OutOfMemory, Shortage, Source};
+use plimsoll_trace::message::{Failed, Frame, Log, OutOfMemory, Process, Shortage, Source};
 use plimsoll_trace::render::words;
 use serde_json::{Value, json};
 
@@ -14,21 +14,23 @@ const MOST_RANKS: usize = 16;
 
 pub(super) fn said(log: &Log, shown: Shown) -> Said {
     // A log that was read has a message.
-    let Some(first) = log.first() else { return nothing() };
-    let (message, shortage) = (&first.message, first.message.shortage());
+    let Some((process, last)) = log.process().and_then(|it| it.last().map(|last| (it, last))) else {
+        return nothing();
+    };
+    let (message, shortage) = (&last.message, last.message.shortage());
     let size = |bytes| shown.size(bytes);
     let mut lines = accounts(message, shown);
-    lines.extend(first.traceback.place().map(place));
-    lines.extend(ranks(log, first));
-    let program = next::program(&first.traceback);
+    lines.extend(last.traceback.place().map(place));
+    lines.extend(others(log, &process, last));
+    let program = next::program(&last.traceback);
     Said {
         kind: "message",
         verdict: verdict(message, shortage, size),
         lines,
-        unknown: unknown(first),
+        unknown: unknown(last),
         help: help(message, shortage, size),
         next: commands(message, shortage, &program),
-        figures: figures(log, first, shortage),
+        figures: figures(log, last, shortage),
     }
 }
 
@@ -105,7 +107,7 @@ fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
             "outside PyTorch's allocator: the CUDA context, libraries, and other processes if there are any",
         ),
     };
-    let device = message.device.map_or_else(|| message.name.clone(), |device| format!("GPU {device}"));
+    let device = message.device.map_or_else(|| "the GPU".to_owned(), |device| format!("GPU {device}"));
     let mut rows = vec![
         (message.capacity_bytes, format!("{device} in total")),
         (message.limit_bytes, "the limit of this process".to_owned()),
@@ -116,7 +118,7 @@ fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     ];
     rows.extend(others.iter().map(|(process, bytes)| (Some(*bytes), format!("process {process}"))));
     rows.push((message.free_bytes, "free".to_owned()));
-    let is_gpu = message.source == Source::Allocator && message.requested_bytes.is_some();
+    let is_gpu = message.source == Source::Allocator && has_accounts(message);
     let needed = |name: &str| is_gpu && !name.contains("private") && !name.contains("limit");
     let row = |(bytes, name): (Option<u64>, String)| {
         let size = match bytes {
@@ -129,6 +131,18 @@ fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     rows.into_iter().filter_map(row).collect()
 }
 
+/// Whether a message of a GPU says who holds its memory, or what is free.
+fn has_accounts(message: &OutOfMemory) -> bool {
+    let figures = [
+        message.capacity_bytes,
+        message.free_bytes,
+        message.allocated_bytes,
+        message.reserved_bytes,
+        message.process_bytes,
+    ];
+    figures.iter().any(Option::is_some)
+}
+
 fn place(frame: &Frame) -> String {
     let [file, function, source] =
         [&frame.file, &frame.function, &frame.source].map(|text| words::plain(text));
@@ -137,11 +151,11 @@ fn place(frame: &Frame) -> String {
     format!("requested at {file}:{}{function}{source}", frame.line)
 }
 
-/// The other ranks that ran out.
-fn ranks(log: &Log, first: &Failed) -> Option<String> {
+/// The other messages: those before it of its process, and the other ranks that ran out.
+fn others(log: &Log, process: &Process<'_>, last: &Failed) -> Option<String> {
     let mut others: Vec<String> = Vec::new();
-    for failed in log.failed.iter().filter(|it| !std::ptr::eq(*it, first)) {
-        let name = name(failed);
+    for other in log.processes().iter().filter(|it| it.failed.first() != process.failed.first()) {
+        let name = other.last().map(name).unwrap_or_default();
         if !others.contains(&name) {
             others.push(name);
         }
@@ -149,10 +163,24 @@ fn ranks(log: &Log, first: &Failed) -> Option<String> {
     let more = others.len().saturating_sub(MOST_RANKS);
     others.truncate(MOST_RANKS);
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-    let count = log.failed.len();
-    (count > 1).then(|| {
-        format!("{count} messages in all; this one is of {}; also {}{more}", name(first), others.join(", "))
-    })
+    let count = log.failed.len() + log.left_out;
+    let which = match process.failed.last() {
+        Some(end) if std::ptr::eq(*end, last) => "the last",
+        _ => "the last with figures or a traceback",
+    };
+    let is_one_of_several = process.failed.len() > 1;
+    if count < 2 {
+        None
+    } else if others.is_empty() {
+        Some(format!("{count} messages in all; this one is {which}"))
+    } else {
+        let which = if is_one_of_several { format!("{which} of") } else { "of".to_owned() };
+        Some(format!(
+            "{count} messages in all; this one is {which} {}; also {}{more}",
+            name(last),
+            others.join(", ")
+        ))
+    }
 }
 
 fn name(failed: &Failed) -> String {
@@ -188,7 +216,9 @@ fn help(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> String)
             }));
         }
         Cause::Fragmentation { .. } if is_cuda => help.push(
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it needs no contiguous memory (not on Windows)".to_owned(),
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: it needs no contiguous memory (PyTorch 2.1 or newer, not \
+             on Windows)"
+                .to_owned(),
         ),
         Cause::Limit { .. } if message.source == Source::Metal => help.push(
             "use a smaller batch; PYTORCH_MPS_HIGH_WATERMARK_RATIO raises the limit".to_owned(),
@@ -197,8 +227,9 @@ fn help(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> String)
             help.push("torch.cuda.set_per_process_memory_fraction set the limit: raise it, or use less memory".to_owned());
         }
         _ if message.source == Source::Driver => help.push(
-            "PyTorch's allocator had taken what this library needed: use a smaller batch, or leave room with \
-             torch.cuda.set_per_process_memory_fraction(0.9)"
+            "the message does not say who holds the memory. It may be another process, above all if the program failed at its \
+             start: end it, or take another GPU. Or PyTorch's allocator had taken what was left: use a smaller batch, or leave \
+             room with torch.cuda.set_per_process_memory_fraction(0.9)"
                 .to_owned(),
         ),
         _ if message.source == Source::Cpu => {
@@ -219,28 +250,40 @@ fn commands(message: &OutOfMemory, shortage: Shortage, program: &str) -> Vec<Str
         (_, Cause::Fragmentation { .. }) => {
             vec![format!("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True {program}"), run, plan]
         }
-        (_, Cause::Capacity { .. }) if shortage.held_by_others => vec!["nvidia-smi".to_owned(), plan],
-        (Source::Driver, _) => vec![run, plan],
+        (_, Cause::Capacity { .. }) if shortage.held_by_others => vec![processes(message), plan],
+        (Source::Driver, _) => vec![processes(message), run, plan],
         _ => vec![plan, run],
     }
 }
 
-fn unknown(first: &Failed) -> Vec<&'static str> {
-    let message = &first.message;
-    let mut unknown = vec!["which tensors use the memory (`plimsoll run` records it)"];
+/// The command that lists the processes on a GPU.
+fn processes(message: &OutOfMemory) -> String {
+    let is_amd = ["HIP", "roc"].iter().any(|part| message.name.contains(part));
+    if is_amd { "rocm-smi --showpids" } else { "nvidia-smi" }.to_owned()
+}
+
+fn unknown(last: &Failed) -> Vec<&'static str> {
+    let message = &last.message;
+    let mut unknown = Vec::new();
+    if message.source == Source::Allocator && !has_accounts(message) {
+        unknown.push(
+            "the GPU's memory, who holds it, and what was free: paste the whole message, if it says more",
+        );
+    }
+    unknown.push("which tensors use the memory (`plimsoll run` records it)");
     if message.source == Source::Allocator {
         unknown.push("what the program needs in all (`plimsoll plan` computes it)");
         if message.others.is_empty() && message.process_bytes.is_none() && message.outside_bytes().is_some() {
             unknown.push("whether other processes use the GPU");
         }
     }
-    if first.traceback.frames.is_empty() {
+    if last.traceback.frames.is_empty() {
         unknown.push("the line that ran out: paste the traceback, too");
     }
     unknown
 }
 
-fn figures(log: &Log, first: &Failed, shortage: Shortage) -> Value {
+fn figures(log: &Log, last: &Failed, shortage: Shortage) -> Value {
     let of_each = log.failed.iter().map(|failed| {
         let message = &failed.message;
         json!({
@@ -265,12 +308,12 @@ fn figures(log: &Log, first: &Failed, shortage: Shortage) -> Value {
     json!({
         "failure": {
             "cause": cause,
-            "asked_bytes": first.message.requested_bytes,
+            "asked_bytes": last.message.requested_bytes,
             "short_bytes": shortage.cause.short_bytes(),
             "spare_bytes": shortage.cause.spare_bytes(),
             "free_bytes": shortage.free_bytes,
             "rounding_bytes": shortage.rounding_bytes,
-            "line": first.traceback.place().map(line),
+            "line": last.traceback.place().map(line),
         },
         "messages": of_each.collect::<Vec<_>>(),
     })

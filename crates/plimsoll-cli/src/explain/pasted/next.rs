@@ -11,12 +11,25 @@ use crate::page::quoted;
 pub(super) fn program(traceback: &Traceback) -> String {
     traceback
         .program()
-        .map_or_else(|| "python FILE".to_owned(), |file| format!("python {}", quoted(Path::new(file))))
+        .map_or_else(|| format!("python {FILE}"), |file| format!("python {}", quoted(Path::new(file))))
+}
+
+/// Stands for the program that a text does not name.
+const FILE: &str = "FILE";
+/// Stands for the GPU that a text does not name.
+const NAME: &str = "NAME";
+
+/// What to write for the placeholders of commands, one a line.
+pub(super) fn to_fill_in(commands: &[String]) -> Vec<&'static str> {
+    let has = |word: &str| commands.iter().any(|command| command.split(' ').any(|it| it == word));
+    let gpu = "NAME is your GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB";
+    let rows = [(NAME, gpu), (FILE, "FILE is your program, with its arguments")];
+    rows.into_iter().filter(|(word, _)| has(word)).map(|(_, meaning)| meaning).collect()
 }
 
 /// `--gpu` of a GPU with so much memory: its name if only one has it, else the size.
 pub(super) fn gpu(capacity_bytes: Option<u64>) -> String {
-    let Some(bytes) = capacity_bytes else { return "GPU".to_owned() };
+    let Some(bytes) = capacity_bytes else { return NAME.to_owned() };
     let size = || format!("{:.2}GiB", bytes as f64 / f64::from(1 << 30));
     of_memory(bytes).map_or_else(size, |gpu| gpu.name.to_owned())
 }
@@ -46,6 +59,13 @@ mod tests {
     fn a_gpu_is_named_where_only_one_has_its_memory() {
         assert_eq!(gpu(Some(42_477_223_116)), "A100-40GB"); // "39.56 GiB"
         assert_eq!(gpu(Some(24 << 30)), "24.00GiB");
-        assert_eq!(gpu(None), "GPU");
+        assert_eq!(gpu(None), "NAME");
+    }
+
+    #[test]
+    fn placeholders_are_explained_where_there_are_some() {
+        let unnamed = [plan(None, "python FILE")];
+        assert_eq!(to_fill_in(&unnamed).len(), 2, "{unnamed:?}");
+        assert!(to_fill_in(&[plan(Some(24 << 30), "python FILENAME.py")]).is_empty());
     }
 }

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::next;
 use crate::output::{BOLD, RESET};
 
 /// The answer about a text.
@@ -42,6 +43,9 @@ impl Said {
             for line in &self.next {
                 let _ = writeln!(out, "  {line}");
             }
+            for line in next::to_fill_in(&self.next) {
+                let _ = writeln!(out, "  where {line}");
+            }
         }
         if !self.unknown.is_empty() {
             let _ = writeln!(out, "\nunknown from {file}: {}", self.unknown.join("; "));
@@ -57,6 +61,7 @@ impl Said {
             "verdict": self.verdict,
             "what_would_help": self.help,
             "next": self.next,
+            "to_fill_in": next::to_fill_in(&self.next),
             "unknown": self.unknown,
         });
         if let (Some(all), Some(figures)) = (value.as_object_mut(), self.figures.as_object()) {

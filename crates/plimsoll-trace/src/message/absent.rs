@@ -1,0 +1,45 @@
+//! What a line shows of a program that ended without an out-of-memory message of PyTorch's.
+
+use crate::error::Absent;
+
+/// What is known after one more line.
+pub(super) fn after(known: Absent, line: &str) -> Absent {
+    known.max(of(line))
+}
+
+fn of(line: &str) -> Absent {
+    // The shells' words, a container's, the kernel's, Slurm's.
+    let line = line.trim();
+    let is_shells = line == "Killed" || line.contains(" Killed  ") || line.starts_with("zsh: killed");
+    let is_kernels = KILLERS.iter().any(|words| line.contains(words));
+    if line.contains("RESOURCE_EXHAUSTED") {
+        Absent::Jax
+    } else if is_shells || is_kernels {
+        Absent::Killed
+    } else {
+        Absent::Nothing
+    }
+}
+
+const KILLERS: [&str; 5] =
+    ["oom-kill", "oom_kill", "OOMKilled", "Out of memory: Killed process", "Out of memory: Kill process"];
+
+#[cfg(test)]
+mod tests {
+    use super::{Absent, after};
+
+    #[test]
+    fn the_words_of_shells_and_of_the_kernel() {
+        for (line, expected) in [
+            ("Killed", Absent::Killed),
+            ("./train.sh: line 3:  4242 Killed                  python train.py", Absent::Killed),
+            ("[1234.5] Out of memory: Killed process 4242 (python) total-vm:1kB", Absent::Killed),
+            ("slurmstepd: error: Detected 1 oom-kill event(s) in StepId=7.batch", Absent::Killed),
+            ("jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory", Absent::Jax),
+            ("Killed 3 workers", Absent::Nothing),
+        ] {
+            assert_eq!(after(Absent::Nothing, line), expected, "{line}");
+        }
+        assert_eq!(after(Absent::Jax, "Killed"), Absent::Jax);
+    }
+}

@@ -1,0 +1,133 @@
+//! Lines of a message that a terminal or a window broke at a column, even in the middle of a number or of a word.
+
+use super::wording::OutOfMemory;
+
+/// Adds the next line of a message. A number or a word that the break cut is whole again; elsewhere a space stands.
+pub(super) fn join(text: &mut String, line: &str) {
+    let ends = text.split_whitespace().next_back().unwrap_or_default();
+    let is_cut = is_cut(ends, line);
+    text.truncate(text.trim_end().len());
+    if !is_cut {
+        text.push(' ');
+    }
+    text.push_str(line.trim_start());
+}
+
+/// Whether a message may begin at the end of a line, cut before it is known as one.
+pub(super) fn is_start(line: &str) -> bool {
+    let line = line.trim_end();
+    let end = &line[line.floor_char_boundary(line.len().saturating_sub(MOST_START))..];
+    MAKERS.iter().any(|name| end.contains(name)) && OutOfMemory::begins(line).is_none()
+}
+
+/// Such a line with the next, if a message begins there.
+pub(super) fn whole_start(mut start: String, line: &str) -> Option<String> {
+    join(&mut start, line);
+    OutOfMemory::begins(&start).is_some_and(|(at, ..)| at + line.len() < start.len()).then_some(start)
+}
+
+/// Whose memory a message of the allocator is about: its first word.
+const MAKERS: [&str; 3] = ["CUDA", "HIP", "XPU"];
+/// As many bytes as `CUDA out of memory` has.
+const MOST_START: usize = 18;
+
+/// Whether the last word of a line and the first of the next are one.
+fn is_cut(ends: &str, line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    let Some(begins) = words.next() else { return false };
+    let is_number = |word: &str| word.chars().all(|char| char.is_ascii_digit() || char == '.');
+    // What follows a number in a message: without it, the next line may be of something else.
+    let counts = words.next().is_some_and(|word| UNITS.contains(&bare(word)));
+    if is_number(ends.trim_start_matches('(')) && is_number(begins) {
+        return counts && !ends.is_empty();
+    }
+    let whole = format!("{ends}{begins}");
+    let are_words = is_word(ends) && is_word(begins);
+    !are_words && (is_word(&whole) || whole.contains("expandable_segments"))
+}
+
+fn is_word(word: &str) -> bool {
+    let word = bare(word);
+    UNITS.contains(&word) || WORDS.contains(&word)
+}
+
+/// A word without what stands around it.
+fn bare(word: &str) -> &str {
+    word.trim_matches(|char: char| !char.is_ascii_alphanumeric())
+}
+
+/// What a number of a message counts, and the word after a process's.
+const UNITS: [&str; 9] = ["bytes", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "has"];
+
+/// The words by which the values of a message are found.
+const WORDS: [&str; 42] = [
+    "CUDA",
+    "GPU",
+    "Including",
+    "Of",
+    "Process",
+    "PyTorch",
+    "Tried",
+    "a",
+    "allocate",
+    "allocated",
+    "allocations",
+    "allowed",
+    "already",
+    "and",
+    "but",
+    "by",
+    "cached",
+    "capacity",
+    "capacty",
+    "free",
+    "in",
+    "is",
+    "max",
+    "memory",
+    "non-PyTorch",
+    "of",
+    "other",
+    "out",
+    "pools",
+    "private",
+    "process",
+    "reserved",
+    "the",
+    "this",
+    "to",
+    "total",
+    "tried",
+    "unallocated",
+    "use",
+    "which",
+    "with",
+    "you",
+];
+
+#[cfg(test)]
+mod tests {
+    use super::join;
+
+    #[test]
+    fn a_cut_number_or_word_is_whole_again_and_others_stay_apart() {
+        for (first, second, expected) in [
+            ("memory 22.", "00 GiB is allocated", "memory 22.00 GiB is allocated"),
+            ("of the memory 2", "2.00 GiB", "of the memory 22.00 GiB"),
+            ("(12", ".00 GiB total", "(12.00 GiB total"),
+            ("Process 16", "368 has 1.00 GiB", "Process 16368 has 1.00 GiB"),
+            ("22.00 G", "iB is", "22.00 GiB is"),
+            ("is al", "located by", "is allocated by"),
+            ("but un", "allocated. If", "but unallocated. If"),
+            ("by PyTor", "ch, and", "by PyTorch, and"),
+            ("22.00", "GiB is", "22.00 GiB is"),
+            ("already", "allocated; 1", "already allocated; 1"),
+            ("in total by", "PyTorch)", "in total by PyTorch)"),
+            ("2.00 GiB. GPU 0", "100 steps", "2.00 GiB. GPU 0 100 steps"),
+        ] {
+            let mut text = first.to_owned();
+            join(&mut text, second);
+            assert_eq!(text, expected);
+        }
+    }
+}
