@@ -45,6 +45,8 @@ SHOWING = (
     "/torch/_tensor_str.py /torch/serialization.py /torch/distributed/checkpoint/ /safetensors/ /logging/__init__.py"
     " /torch/utils/tensorboard/ /tensorboard/ /tensorboardX/ /wandb/ /mlflow/ /torch/storage.py /torch/multiprocessing/"
 ).split()
+# Here, and in these functions, `Module.to`, `cpu` and their like copy parameters and buffers: no value of them decides anything.
+MODULE, CONVERTING = "/torch/nn/modules/module.py", ("convert", "<lambda>", "_apply")
 GENERATION = "/transformers/generation/"
 # Their reads of a size get its maximum: sequences as long as possible, and every candidate of an assistant accepted. With
 # zeros, assisted generation would accept no token at all and never end.
@@ -180,6 +182,8 @@ class Reads:
         operator = operator or self.operator()
         sinks, divides = [], False
         if any(part in it.f_code.co_filename for it in frames[:12] for part in SHOWING):
+            fate = "shown"
+        elif frames and is_conversion(frames[0]):
             fate = "shown"
         elif operator in CHECKING or (operator or "").startswith(("linalg_", "_linalg_")):
             fate = "shown"
@@ -322,6 +326,11 @@ def outer() -> FrameType:
         frame = frame.f_back
     assert frame is not None
     return frame
+
+
+def is_conversion(frame: FrameType) -> bool:
+    """Whether a module is moved or converted in this frame."""
+    return frame.f_code.co_filename.endswith(MODULE) and frame.f_code.co_name in CONVERTING
 
 
 def is_file(path: str, wanted: str) -> bool:
