@@ -127,3 +127,19 @@ def test_that_a_module_is_moved_decides_nothing():
     assert fate_in(module, "convert") == fate_in(module, "_apply") == "shown"
     assert fate_in(module, "_call_impl") == "branch"
     assert fate_in("/home/me/module.py", "convert") == "branch"
+
+
+def test_half_of_what_an_operator_finds_is_known_only_where_it_searches_a_tensor_that_is_known():
+    class Mask:
+        dtype = "torch.bool"
+
+        def numel(self):
+            return 100
+
+    def extremes(operator):
+        site = reads.Site(0, None, None, operator, "size", [])
+        return [reads.Reads([]).extreme(site, Mask(), which, 8) for which in ("max", "half")]
+
+    assert extremes("nonzero") == [100, 50]
+    for operator in ("_unique2", "unique_consecutive", "unique_dim", "bincount"):
+        assert extremes(operator) == [None, None]

@@ -40,6 +40,7 @@ CHECKING = set(
 )
 PASSING = ("repeat_interleave",)  # a bool that these read says whether an argument is valid (PyTorch before 2.15)
 COUNTING = set("nonzero _unique2 unique_consecutive unique_dim".split())  # these read the number of their results
+BOUNDED = ("nonzero",)  # of those that read during their own work, these search the tensor that is known then
 # What these files read is stored or printed.
 SHOWING = (
     "/torch/_tensor_str.py /torch/serialization.py /torch/distributed/checkpoint/ /safetensors/ /logging/__init__.py"
@@ -274,6 +275,8 @@ class Reads:
             return True if which == "max" else site.count % 2
         if site.operator in RETURNING:
             return dataflow.bound_of(outer(), which)
+        if site.operator not in BOUNDED:
+            return None  # the tensor is a number that the operator computed: it says nothing of what may be found
         return tensor.numel() if which == "max" else tensor.numel() // 2
 
     def problem(self, site: Site, text: str) -> None:
