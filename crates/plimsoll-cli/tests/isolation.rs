@@ -322,6 +322,13 @@ fn what_escapes_the_library_cannot_change_a_file() {
     assert_eq!(files(&work), before);
 }
 
+/// The answer about a script; `hub` is HF_HOME.
+#[track_caller]
+fn in_caches(isolation: &str, folder: &Folder, script: &str) -> serde_json::Value {
+    let mut command = predict(isolation, &[], folder, &["sh", "-c", script]);
+    answer(&command.env("HF_HOME", folder.file("hub")).output().expect("it starts"))
+}
+
 #[test]
 fn new_files_in_caches_stay_and_existing_ones_do_not_change() {
     for isolation in ISOLATIONS {
@@ -331,9 +338,7 @@ fn new_files_in_caches_stay_and_existing_ones_do_not_change() {
         fs::write(folder.file("hub/old"), "old").expect("written");
         let script = "mkdir -p ~/.cache/torch hub/models; echo new > ~/.cache/torch/x; echo new > hub/models/y; ln -s models/y hub/z; echo new > hub/old; \
                       rm -f hub/none; cat hub/old";
-        let mut command = predict(isolation, &[], &folder, &["sh", "-c", script]);
-        let output = command.env("HF_HOME", folder.file("hub")).output().expect("it starts");
-        let report = answer(&output);
+        let report = in_caches(isolation, &folder, script);
         assert_eq!(
             fs::read_to_string(folder.file("home/.cache/torch/x")).expect("kept"),
             "new\n",
@@ -342,6 +347,34 @@ fn new_files_in_caches_stay_and_existing_ones_do_not_change() {
         assert_eq!(fs::read_to_string(folder.file("hub/z")).expect("kept"), "new\n", "{isolation}");
         assert_eq!(fs::read_to_string(folder.file("hub/old")).expect("there"), "old", "{isolation}");
         assert_eq!(report["writes"]["kept_in_caches"], 3, "{isolation}: {report:#}");
+    }
+}
+
+#[test]
+fn what_a_program_may_have_computed_does_not_stay_in_a_cache() {
+    let downloads =
+        ["hub/hub/models--a/snapshots/1/model.safetensors", "home/.cache/torch/hub/checkpoints/a.pth"];
+    let computed = ["hub/features.pt", "hub/datasets/features.npy", "home/.cache/torch/a.pth"];
+    for isolation in ISOLATIONS {
+        let folder = Folder::new(&format!("isolation-computed-{isolation}"));
+        for name in ["home/.cache", "hub"] {
+            fs::create_dir_all(folder.file(name)).expect("made");
+        }
+        let all = downloads.iter().chain(&computed);
+        let script: Vec<String> = all
+            .map(|name| format!("mkdir -p $(dirname {name}) && echo new > {name} && cat {name}"))
+            .collect();
+        let report = in_caches(isolation, &folder, &script.join(" && "));
+        for name in downloads {
+            assert!(Path::new(&folder.file(name)).is_file(), "{isolation}: {name}: {report:#}");
+        }
+        let listed = report["writes"]["files"].as_array().expect("files");
+        for name in computed {
+            assert!(!Path::new(&folder.file(name)).exists(), "{isolation}: {name}: {report:#}");
+            let is_listed = listed.iter().any(|it| it["path"] == folder.file(name) && it["is"] == "new");
+            assert!(is_listed, "{isolation}: {name}: {report:#}");
+        }
+        assert_eq!(report["writes"]["kept_in_caches"], 2, "{isolation}: {report:#}");
     }
 }
 

@@ -84,6 +84,8 @@ if how == 'logged':
         if torch.isnan(loss) or not torch.isfinite(loss):
             raise ValueError('not finite')
     print(total / 3, sum(history) / len(history), x[0, 0].cpu().numpy())
+    for move in (lambda it: it.to('cpu'), lambda it: it.cpu(), lambda it: it.to('cpu', torch.float64)):
+        move(torch.nn.Linear(256, 256, device='cuda')).to('cuda')
     scale = loss.item()
     def scaled(x, scale):
         return x[:scale]

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from plimsoll._predict import dataflow, source
+from plimsoll._predict import dataflow, reads, source
 
 
 class Tensor:
@@ -105,3 +105,41 @@ def test_packages_and_our_own_frames_are_not_the_program():
     assert source.is_library("/env/lib/site-packages/torch/nn/functional.py")
     assert source.is_library("<frozen plimsoll watch>")
     assert not source.is_library("/home/me/train.py")
+
+
+def fate_in(file, function, operator="to"):
+    # The fate of a read in a function of this name and file, whose value then decides a branch.
+    text = f"def {function}():\n    return read()\nif {function}():\n    made = [0].copy()\n"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    source.Source.known.pop(file, None)
+    found = []
+
+    def read():
+        inner = sys._getframe(1)
+        found.append(reads.Reads([]).new_site([inner, inner.f_back], operator).fate)
+
+    exec(compile(text, file, "exec"), {"read": read})
+    return found[0]
+
+
+def test_that_a_module_is_moved_decides_nothing():
+    module = "/env/lib/site-packages/torch/nn/modules/module.py"
+    assert fate_in(module, "convert") == fate_in(module, "_apply") == "shown"
+    assert fate_in(module, "_call_impl") == "branch"
+    assert fate_in("/home/me/module.py", "convert") == "branch"
+
+
+def test_half_of_what_an_operator_finds_is_known_only_where_it_searches_a_tensor_that_is_known():
+    class Mask:
+        dtype = "torch.bool"
+
+        def numel(self):
+            return 100
+
+    def extremes(operator):
+        site = reads.Site(0, None, None, operator, "size", [])
+        return [reads.Reads([]).extreme(site, Mask(), which, 8) for which in ("max", "half")]
+
+    assert extremes("nonzero") == [100, 50]
+    for operator in ("_unique2", "unique_consecutive", "unique_dim", "bincount"):
+        assert extremes(operator) == [None, None]

@@ -40,11 +40,14 @@ CHECKING = set(
 )
 PASSING = ("repeat_interleave",)  # a bool that these read says whether an argument is valid (PyTorch before 2.15)
 COUNTING = set("nonzero _unique2 unique_consecutive unique_dim".split())  # these read the number of their results
+BOUNDED = ("nonzero",)  # of those that read during their own work, these search the tensor that is known then
 # What these files read is stored or printed.
 SHOWING = (
     "/torch/_tensor_str.py /torch/serialization.py /torch/distributed/checkpoint/ /safetensors/ /logging/__init__.py"
     " /torch/utils/tensorboard/ /tensorboard/ /tensorboardX/ /wandb/ /mlflow/ /torch/storage.py /torch/multiprocessing/"
 ).split()
+# Here, and in these functions, `Module.to`, `cpu` and their like copy parameters and buffers: no value of them decides anything.
+MODULE, CONVERTING = "/torch/nn/modules/module.py", ("convert", "<lambda>", "_apply")
 GENERATION = "/transformers/generation/"
 # Their reads of a size get its maximum: sequences as long as possible, and every candidate of an assistant accepted. With
 # zeros, assisted generation would accept no token at all and never end.
@@ -181,6 +184,8 @@ class Reads:
         sinks, divides = [], False
         if any(part in it.f_code.co_filename for it in frames[:12] for part in SHOWING):
             fate = "shown"
+        elif frames and is_conversion(frames[0]):
+            fate = "shown"
         elif operator in CHECKING or (operator or "").startswith(("linalg_", "_linalg_")):
             fate = "shown"
         elif operator is not None and operator not in RETURNING:
@@ -270,6 +275,8 @@ class Reads:
             return True if which == "max" else site.count % 2
         if site.operator in RETURNING:
             return dataflow.bound_of(outer(), which)
+        if site.operator not in BOUNDED:
+            return None  # the tensor is a number that the operator computed: it says nothing of what may be found
         return tensor.numel() if which == "max" else tensor.numel() // 2
 
     def problem(self, site: Site, text: str) -> None:
@@ -322,6 +329,11 @@ def outer() -> FrameType:
         frame = frame.f_back
     assert frame is not None
     return frame
+
+
+def is_conversion(frame: FrameType) -> bool:
+    """Whether a module is moved or converted in this frame."""
+    return frame.f_code.co_filename.endswith(MODULE) and frame.f_code.co_name in CONVERTING
 
 
 def is_file(path: str, wanted: str) -> bool:

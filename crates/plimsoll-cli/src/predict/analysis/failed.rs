@@ -82,11 +82,16 @@ fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
 
 /// The hint about a selection by values of the device, if there was one.
 fn selection(reports: &[Report]) -> Option<String> {
-    let mut lines = reports.iter().flat_map(|report| &report.reads).filter_map(|read| read.empty_selection());
-    if let Some(line) = lines.next_back() {
+    let reads = reports.iter().flat_map(|report| &report.reads);
+    let mut empty = reads.filter_map(|read| read.empty_selection().map(|line| (read, line)));
+    if let Some((read, line)) = empty.next_back() {
+        let advice = if read.knows_half() {
+            format!("--assume {line}=half selects half of the elements")
+        } else {
+            format!("use --assume {line}=N, the number of elements that it finds on a GPU")
+        };
         return Some(format!(
-            "a selection by values of the device at {line} is empty here, which may be the cause: --assume {line}=half \
-             selects half of the elements"
+            "a selection by values of the device at {line} is empty here, which may be the cause: {advice}"
         ));
     }
     let is_noticed = |report: &Report| report.notices.iter().any(|notice| notice.kind == Kind::Selected);
@@ -150,6 +155,42 @@ fn asked_bytes(message: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The hint after a failure, where this operator selected by values of the device at `train.py:4`.
+    fn hint_after(operator: &str) -> String {
+        let report = serde_json::json!({
+            "pid": 7, "rank": null, "alone": false, "state": "failed", "torch": "2.15.0", "cuda": "13.2",
+            "standin": true, "started": true, "steps": 0, "failures": 0, "failed_step": 0, "devices": [],
+            "cudnn_search": false, "libraries": [],
+            "error": {
+                "kind": "RuntimeError", "text": "max(): Expected reduction dim for input.numel() == 0",
+                "file": "/me/train.py", "line": 5, "reads": true,
+            },
+            "reads": [{
+                "file": "/me/train.py", "line": 4, "via": null, "operator": operator, "fate": "size", "count": 1,
+                "assumed": null,
+            }],
+        });
+        let report: Report = serde_json::from_value(report).expect("a report");
+        match failed(&Job { ended: Ended::Status(1), reports: vec![report] }) {
+            Verdict::Failed { hint: Some(hint), .. } => hint,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_hint_advises_half_only_where_half_is_known() {
+        let hint = hint_after("nonzero");
+        assert!(
+            hint.contains("train.py:4 is empty here") && hint.contains("--assume train.py:4=half "),
+            "{hint}"
+        );
+        for operator in ["_unique2", "unique_consecutive", "unique_dim"] {
+            let hint = hint_after(operator);
+            let wanted = "--assume train.py:4=N, the number of elements that it finds on a GPU";
+            assert!(hint.ends_with(wanted) && !hint.contains("half"), "{hint}");
+        }
+    }
 
     #[test]
     fn the_bytes_of_a_message_are_read_in_every_unit() {

@@ -39,4 +39,10 @@ impl Read {
         let name = file.rsplit('/').next().unwrap_or(file);
         Some(format!("{name}:{line}"))
     }
+
+    /// Whether `--assume` knows half of what the operator may find (`extreme` in `reads.py`): it selects among the elements of a
+    /// mask. How many values `unique` finds depends on more than their number.
+    pub(crate) fn knows_half(&self) -> bool {
+        self.operator.as_deref() == Some("nonzero")
+    }
 }

@@ -102,6 +102,7 @@ fn whole(out: &mut String, outcome: &Outcome, target: &Target, args: &PredictArg
         section(out, "Not run", &reads::unseen(&outcome.reports));
     }
     section(out, "Would have been written", &traces::lines(&outcome.traces, size));
+    section(out, "New files kept in caches", &traces::kept(&outcome.traces));
     section(out, "Hosts contacted", &outcome.traces.hosts);
     section(out, "Not included", &limits(outcome, size));
 }

@@ -1,5 +1,6 @@
 //! What the program would have written, and the hosts that it contacted, in the report: [`Traces`].
 
+use plimsoll_trace::render::words::counted;
 use serde_json::{Value, json};
 
 use crate::predict::recording::traces::Traces;
@@ -35,7 +36,13 @@ pub(super) fn lines(traces: &Traces, size: impl Fn(u64) -> String) -> Vec<String
     lines
 }
 
-/// The same in one line; empty if nothing was written.
+/// The caches in which new files stay, each with their number.
+pub(super) fn kept(traces: &Traces) -> Vec<String> {
+    let kept = traces.written.kept.iter();
+    kept.map(|(folder, count)| format!("{}: {}", folder.display(), counted(*count, "file"))).collect()
+}
+
+/// What `lines` says, in one line; empty if nothing was written.
 pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<String> {
     let written = &traces.written;
     if written.is_full {
@@ -61,8 +68,22 @@ pub(super) fn json(traces: &Traces) -> Value {
         "files": written.files.iter().map(file).collect::<Vec<_>>(),
         "count": written.count,
         "bytes": written.bytes,
-        "kept_in_caches": written.kept,
+        "kept_in_caches": written.kept.values().sum::<u64>(),
         "not_kept": written.not_kept,
         "scratch_full": written.is_full,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn caches_are_named_with_the_number_of_files_that_stay() {
+        let mut traces = Traces::default();
+        assert!(kept(&traces).is_empty());
+        traces.written.kept = [("/me/.cache/torch".into(), 1), ("/data/hf".into(), 12)].into();
+        assert_eq!(kept(&traces), ["/data/hf: 12 files", "/me/.cache/torch: 1 file"]);
+        assert_eq!(json(&traces)["kept_in_caches"], 13);
+    }
 }

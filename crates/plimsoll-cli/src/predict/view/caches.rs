@@ -1,4 +1,6 @@
 //! Caches of downloads and compilers: new files in them stay, existing ones do not change.
+//!
+//! A file of tensors stays only if it is a download: what the program computed is zeros, and the real run would read it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -7,6 +9,7 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde::{Deserialize, Serialize};
 
 /// Variables that name such a folder, and its default below the home folder.
 const FOLDERS: [(&str, &str); 10] = [
@@ -22,20 +25,61 @@ const FOLDERS: [(&str, &str); 10] = [
     ("TORCHINDUCTOR_CACHE_DIR", ""),
 ];
 
+/// Those of them that name downloads alone, as a folder `hub` is in the others.
+const DOWNLOADS: [&str; 2] = ["HF_HUB_CACHE", "TRANSFORMERS_CACHE"];
+
+/// The folder below which huggingface_hub and torch.hub put what they download.
+const HUB: &str = "hub";
+
+/// Endings of files of tensors, which a program may have computed.
+const TENSORS: [&str; 13] =
+    ["pt", "pth", "ckpt", "npy", "npz", "safetensors", "bin", "pkl", "pickle", "h5", "hdf5", "gguf", "onnx"];
+
+/// Such a folder.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Cache {
+    pub(super) folder: PathBuf,
+    /// Whether all of it is downloads.
+    is_hub: bool,
+}
+
+impl Cache {
+    /// Whether a file in it is below the downloads.
+    fn has_downloaded(&self, path: &Path) -> bool {
+        let Ok(within) = path.strip_prefix(&self.folder) else { return false };
+        self.is_hub || within.components().any(|part| part.as_os_str() == HUB)
+    }
+}
+
+/// The innermost of these folders in which a new file stays.
+pub(super) fn keeper<'all>(path: &Path, caches: &'all [Cache]) -> Option<&'all Path> {
+    let is_tensors =
+        path.extension().is_some_and(|ending| TENSORS.iter().any(|it| ending.eq_ignore_ascii_case(it)));
+    if is_tensors && !caches.iter().any(|cache| cache.has_downloaded(path)) {
+        return None;
+    }
+    let around = caches.iter().map(|cache| &*cache.folder).filter(|folder| path.starts_with(folder));
+    around.max_by_key(|folder| folder.components().count())
+}
+
 /// The folders, by their variables. One that contains the home or the current folder is none: the user's own files are in it.
-pub(super) fn folders(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
+pub(super) fn folders(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> Vec<Cache> {
     let home = home.filter(|home| home.is_absolute() && *home != Path::new("/"));
     let here = std::env::current_dir().unwrap_or_default();
     let named = FOLDERS.iter().flat_map(|(name, default)| {
         let named = variable(name).filter(|it| !it.is_empty()).map(PathBuf::from);
         let usual = home.filter(|_| !default.is_empty()).map(|home| home.join(default));
-        [named, usual]
+        let is_hub = DOWNLOADS.contains(name);
+        [named, usual].into_iter().flatten().map(move |folder| Cache { folder, is_hub })
     });
-    let named = named.flatten().filter(|it| it.is_absolute()).map(|it| it.canonicalize().unwrap_or(it));
-    let mut found: Vec<PathBuf> =
-        named.filter(|it| !here.starts_with(it) && home.is_none_or(|home| !home.starts_with(it))).collect();
-    found.sort();
-    found.dedup();
+    let named = named.filter(|it| it.folder.is_absolute());
+    let named = named.map(|it| Cache { folder: it.folder.canonicalize().unwrap_or(it.folder), ..it });
+    let is_own =
+        |it: &Cache| here.starts_with(&it.folder) || home.is_some_and(|home| home.starts_with(&it.folder));
+    let mut found: Vec<Cache> = named.filter(|it| !is_own(it)).collect();
+    // Of two variables for one folder, the one that says more.
+    found.sort_by(|one, other| one.folder.cmp(&other.folder).then(other.is_hub.cmp(&one.is_hub)));
+    found.dedup_by(|one, other| one.folder == other.folder);
     found
 }
 
@@ -85,7 +129,7 @@ mod tests {
             "TRITON_HOME" => Some("relative".into()),
             _ => None,
         };
-        let found = folders(Some("/nowhere/me".as_ref()), variable);
+        let found = folders(Some("/nowhere/me".as_ref()), variable).into_iter().map(|it| it.folder);
         let wanted = [
             "/data/hf",
             "/nowhere/me/.cache",
@@ -93,7 +137,36 @@ mod tests {
             "/nowhere/me/.cache/torch",
             "/nowhere/me/.triton",
         ];
-        assert_eq!(found, wanted.map(PathBuf::from));
+        assert_eq!(found.collect::<Vec<_>>(), wanted.map(PathBuf::from));
+    }
+
+    #[test]
+    fn of_files_of_tensors_only_downloads_stay() {
+        let variable = |name: &str| match name {
+            "HF_HOME" => Some("/data/hub".into()),
+            "HF_HUB_CACHE" => Some("/data/models".into()),
+            "TRANSFORMERS_CACHE" | "HF_DATASETS_CACHE" => Some("/data/both".into()),
+            _ => None,
+        };
+        let caches = folders(Some("/nowhere/hub".as_ref()), variable);
+        let (torch, all) = ("/nowhere/hub/.cache/torch", "/nowhere/hub/.cache");
+        for (path, folder) in [
+            ("/data/hub/features.pt", None),
+            ("/data/hub/datasets/features.npy", None),
+            ("/data/hub/datasets/rows.arrow", Some("/data/hub")),
+            ("/data/hub/token", Some("/data/hub")),
+            ("/data/hub/hub/models--a/snapshots/1/model.safetensors", Some("/data/hub")),
+            ("/data/models/models--a/snapshots/1/pytorch_model.bin", Some("/data/models")),
+            ("/data/both/models--a/snapshots/1/pytorch_model.bin", Some("/data/both")),
+            ("/nowhere/hub/.cache/torch/hub/checkpoints/net.pth", Some(torch)),
+            ("/nowhere/hub/.cache/torch/net.PTH", None),
+            ("/nowhere/hub/.cache/hub.pt", None),
+            ("/nowhere/hub/.cache/kernels/1/kernel.cubin", Some(all)),
+            ("/nowhere/hub/.triton/kernel.json", Some("/nowhere/hub/.triton")),
+            ("/nowhere/hub/hub/file", None),
+        ] {
+            assert_eq!(keeper(path.as_ref(), &caches), folder.map(Path::new), "{path}");
+        }
     }
 
     #[test]

@@ -25,6 +25,7 @@ use rustix::mount::{
 };
 use rustix::process::pivot_root;
 
+use super::caches::Cache;
 use super::namespace::{
     because, can_be_upper, foreign_folders, holder, is_below, like, path, scratch, seal, tree_flags, unshare,
 };
@@ -37,7 +38,7 @@ use crate::protocol;
 pub(super) struct Overlay {
     folder: PathBuf,
     covers: Vec<Cover>,
-    caches: Vec<PathBuf>,
+    caches: Vec<Cache>,
     /// The private files of caches, if they are on the disk.
     disk: Option<PathBuf>,
 }
@@ -76,7 +77,8 @@ impl Overlay {
         let own: Vec<PathBuf> = own.filter_map(|it| it.canonicalize().ok()).collect();
         let mut places = Places::of(&mounts, &own);
         // An interface of the kernel, or a mount that is read-only anyway, needs none.
-        let caches: Vec<PathBuf> = spec.caches.iter().filter(|it| it.is_dir()).cloned().collect();
+        let caches = spec.caches.iter().map(|cache| &cache.folder).filter(|it| it.is_dir());
+        let caches: Vec<PathBuf> = caches.cloned().collect();
         places.overlays.extend(
             caches.iter().filter(|cache| is_below(cache, &places.overlays)).cloned().collect::<Vec<_>>(),
         );
@@ -141,7 +143,7 @@ impl Overlay {
         fs::create_dir_all(&lower).map_err(|why| failed(&why))?;
         mount_bind(place, &lower).map_err(|why| failed(&why))?;
         seal(&lower, holder(place, mounts).map_or(&[][..], |mount| &mount.options))?;
-        let is_cache = spec.caches.iter().any(|cache| cache == place);
+        let is_cache = spec.caches.iter().any(|cache| cache.folder == place);
         let within = match () {
             () if is_cache && can_be_upper(&spec.run) => {
                 let disk = spec.run.join("cache");

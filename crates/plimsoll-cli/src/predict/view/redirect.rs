@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 
 use rustix::fs::{Access, access};
 
+use super::caches::Cache;
 use super::spec::Spec;
 use super::written::{self, Layer, Written};
 use crate::exit::Exit;
@@ -32,7 +33,7 @@ pub(super) struct Redirect {
     folder: PathBuf,
     library: PathBuf,
     session: PathBuf,
-    caches: Vec<PathBuf>,
+    caches: Vec<Cache>,
     scratch_bytes: u64,
     /// Its first byte is what the library looks at.
     full: File,

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 
-use super::caches;
+use super::caches::{self, Cache};
 use crate::bytes;
 
 /// How a program's writes are kept off the disk.
@@ -63,7 +63,7 @@ pub(crate) struct Spec {
     pub(crate) run: PathBuf,
     pub(crate) scratch_bytes: u64,
     /// Folders whose new files are kept.
-    pub(crate) caches: Vec<PathBuf>,
+    pub(super) caches: Vec<Cache>,
 }
 
 impl Spec {

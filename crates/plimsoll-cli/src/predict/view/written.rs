@@ -1,12 +1,13 @@
 //! What the program would have written: [`Written`], from the private files of its view.
 
+use std::collections::BTreeMap;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::caches;
+use super::caches::{self, Cache};
 
 /// Files in the list.
 const MOST: usize = 200;
@@ -19,8 +20,8 @@ pub(in crate::predict) struct Written {
     /// All of them, those that are not in the list too.
     pub(in crate::predict) count: u64,
     pub(in crate::predict) bytes: u64,
-    /// New files in caches, which stay.
-    pub(in crate::predict) kept: u64,
+    /// How many new files stay in each cache.
+    pub(in crate::predict) kept: BTreeMap<PathBuf, u64>,
     /// Why some of those did not.
     pub(in crate::predict) not_kept: Option<String>,
     /// Whether a write failed because --scratch was used up.
@@ -68,9 +69,10 @@ pub(super) struct Layer<'view> {
 }
 
 impl Written {
-    /// Adds a layer's files. Those below `spared` do not count, new ones below `kept` stay.
-    pub(super) fn add(&mut self, layer: &Layer<'_>, spared: &[&Path], kept: &[PathBuf]) {
-        self.add_folder(layer, Path::new(""), spared, kept);
+    /// Adds a layer's files. Those below `spared` do not count; new ones in `caches` stay, if they can
+    /// (`caches.rs`).
+    pub(super) fn add(&mut self, layer: &Layer<'_>, spared: &[&Path], caches: &[Cache]) {
+        self.add_folder(layer, Path::new(""), spared, caches);
         self.files.sort_by(|one, other| other.bytes.cmp(&one.bytes).then_with(|| one.path.cmp(&other.path)));
         self.files.truncate(MOST);
     }
@@ -93,7 +95,7 @@ impl Written {
         }
     }
 
-    fn add_folder(&mut self, layer: &Layer<'_>, within: &Path, spared: &[&Path], kept: &[PathBuf]) {
+    fn add_folder(&mut self, layer: &Layer<'_>, within: &Path, spared: &[&Path], caches: &[Cache]) {
         let mut entries: Vec<_> =
             fs::read_dir(layer.upper.join(within)).into_iter().flatten().flatten().collect();
         entries.sort_by_key(fs::DirEntry::file_name);
@@ -106,7 +108,7 @@ impl Written {
             }
             let before = fs::symlink_metadata(layer.lower.join(&within)).ok();
             if made.is_dir() {
-                self.add_folder(layer, &within, spared, kept);
+                self.add_folder(layer, &within, spared, caches);
                 continue;
             }
             // A copy that nobody changed.
@@ -119,10 +121,11 @@ impl Written {
                 Some(_) => Kind::Changed,
                 None => Kind::New,
             };
-            let is_kept = kind == Kind::New && kept.iter().any(|cache| path.starts_with(cache));
-            if is_kept && (made.is_file() || made.is_symlink()) {
+            let can_stay = kind == Kind::New && (made.is_file() || made.is_symlink());
+            if let Some(cache) = caches::keeper(&path, caches).filter(|_| can_stay) {
                 match caches::keep(&entry.path(), &layer.real.join(&within)) {
-                    Ok(is_new) => self.kept += u64::from(is_new),
+                    Ok(true) => *self.kept.entry(cache.to_path_buf()).or_default() += 1,
+                    Ok(false) => {}
                     Err(why) => self.not_kept = Some(format!("{}: {why}", path.display())),
                 }
                 continue;
@@ -159,19 +162,28 @@ mod tests {
     fn files_are_listed_by_size_and_new_ones_in_caches_stay() {
         let folder = tempfile::tempdir().expect("a folder");
         let [upper, lower] = ["upper", "lower"].map(|name| folder.path().join(name));
-        for (name, text) in
-            [("upper/a/new", "1234"), ("upper/old", "123"), ("upper/c/x", "12"), ("lower/old", "")]
-        {
+        for (name, text) in [
+            ("upper/a/new", "1234"),
+            ("upper/old", "123"),
+            ("upper/c/x", "12"),
+            ("upper/c/x.pt", "1"),
+            ("lower/old", ""),
+        ] {
             let path = folder.path().join(name);
             fs::create_dir_all(path.parent().expect("a folder")).expect("made");
             fs::write(path, text).expect("written");
         }
         let layer = Layer { place: "/p".as_ref(), upper: &upper, lower: &lower, real: &lower };
         let mut written = Written::default();
-        written.add(&layer, &[], &["/p/c".into()]);
+        let caches = caches::folders(None, |name| (name == "HF_HOME").then(|| "/p/c".into()));
+        written.add(&layer, &[], &caches);
         let files: Vec<_> = written.files.iter().map(|it| (it.path.to_str(), it.bytes, it.kind)).collect();
-        assert_eq!(files, [(Some("/p/a/new"), 4, Kind::New), (Some("/p/old"), 3, Kind::Changed)]);
-        assert_eq!((written.count, written.bytes, written.kept), (2, 7, 1));
-        assert!(lower.join("c/x").is_file() && !lower.join("a").exists());
+        let wanted = [("/p/a/new", 4, Kind::New), ("/p/old", 3, Kind::Changed), ("/p/c/x.pt", 1, Kind::New)];
+        assert_eq!(files, wanted.map(|(path, bytes, kind)| (Some(path), bytes, kind)));
+        assert_eq!(
+            (written.count, written.bytes, written.kept),
+            (3, 8, BTreeMap::from([(PathBuf::from("/p/c"), 1)]))
+        );
+        assert!(lower.join("c/x").is_file() && !lower.join("c/x.pt").exists() && !lower.join("a").exists());
     }
 }
