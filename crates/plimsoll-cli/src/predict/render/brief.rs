@@ -63,7 +63,17 @@ fn account(
     let reserved_bytes = measured_bytes.max(end_bytes.unwrap_or(0));
     let allocated = size(judged.peaks.allocated_bytes);
     let when = sentences::when(judged.peaks.reserved_step, &judged.report);
-    let measured = if reserved_bytes > measured_bytes {
+    // Where the allocated bytes alone exceed the GPU's memory, they are the need, as in the verdict.
+    let needed_bytes = outcome.need.as_ref().map(|need| need.bytes);
+    let is_allocated =
+        needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
+    let counted_bytes = if is_allocated { judged.peaks.allocated_bytes } else { reserved_bytes };
+    let measured = if is_allocated {
+        format!(
+            "allocated by PyTorch at its peak{when}; {} reserved where there is room",
+            size(reserved_bytes)
+        )
+    } else if reserved_bytes > measured_bytes {
         format!("reserved by PyTorch at the end, computed; {} measured", size(measured_bytes))
     } else {
         format!("reserved by PyTorch at its peak{when}; {allocated} allocated")
@@ -72,13 +82,13 @@ fn account(
     let _ = writeln!(out, "\n{BOLD}Memory of {}{RESET} (PyTorch {})", target.name, judged.report.torch);
     let least = LEAST_CONTEXT_BYTES.min(target.context_bytes);
     let mut row = |bytes: u64, what: &str| line(out, &format!("  {:>12}  {what}", size(bytes)));
-    row(reserved_bytes, &measured);
+    row(counted_bytes, &measured);
     row(
         target.context_bytes,
         &format!("outside of it, at most: CUDA context and libraries (at least {})", size(least)),
     );
     row(target.total_bytes, "the GPU");
-    let taken = reserved_bytes + target.context_bytes;
+    let taken = counted_bytes + target.context_bytes;
     match &outcome.verdict {
         Verdict::Fits { spare_bytes, .. } => row(*spare_bytes, "to spare"),
         Verdict::RunsOut(_) | Verdict::Grows(_) if taken > target.total_bytes => {
