@@ -33,7 +33,7 @@ class Caller:
     def unread(self) -> AbstractContextManager[None]:
         """A context in which copies to the host are not the program's reads, under `plimsoll predict`."""
         # Under `plimsoll predict`, copies to the host that a technique makes are not the program's reads.
-        watches = getattr(sys.modules.get(f"{PACKAGE}._predict.settings"), "WATCH", None)
+        watches = getattr(sys.modules.get(f"{PACKAGE}._predict.start"), "WATCH", None)
         if isinstance(watches, list) and watches:
             unread: AbstractContextManager[None] = watches[0].unread()
             return unread

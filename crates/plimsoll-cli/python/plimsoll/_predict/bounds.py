@@ -10,10 +10,9 @@ program gets the bound instead of zero, so a program that runs on a GPU does not
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .shadows import Known
+from .shadow import Shadows
 
 MOST_FLOATS = 1024  # elements, of a floating-point result
 # With zeros for what is unknown, these give a value that the result may have.
@@ -37,7 +36,7 @@ def may_bound(operator: Any, tensor: Any) -> bool:
     return is_few or not tensor.is_floating_point()
 
 
-def with_zeros(known: Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+def with_zeros(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments on the host, with zeros for what is unknown."""
     torch = known.torch
 
@@ -50,7 +49,7 @@ def with_zeros(known: Known, args: tuple[Any, ...], kwargs: dict[str, Any]) -> t
     return [one(it) for it in args], {name: one(it) for name, it in kwargs.items()}
 
 
-def of_result(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+def of_result(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
     """Gives a result of unknown inputs the values that it has if they are zero, unless those are zero, too."""
     if not isinstance(result, known.torch.Tensor) or not may_bound(operator, result) or not known.is_small(result):
         return
@@ -60,7 +59,7 @@ def of_result(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[s
         known.keep(result, value, unsure=True)
 
 
-def of_change(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
+def of_change(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any] | None:
     """The values of a tensor after an operator that changes it with unknown arguments, and which of them are unsure;
     None if nothing is known of them.
     """
@@ -87,7 +86,7 @@ def of_change(known: Known, operator: Any, args: tuple[Any, ...], kwargs: dict[s
     return (before.clone(), True) if name in BY_MASK else None
 
 
-def random(known: Known, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+def random(known: Shadows, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
     """Wraps an operator that draws integers. Random integers lie between their bounds; a random permutation has each
     index once.
     """

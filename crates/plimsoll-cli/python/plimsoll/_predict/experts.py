@@ -10,10 +10,9 @@ import re
 import sys
 from collections.abc import Callable
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .shadows import Known
+from .shadow import Shadows
 
 FEW = 512  # a choice among at most this many is one among experts, not words of a vocabulary
 FEW_SINGLE = 128  # the same for a choice of one, which classifiers make, too
@@ -27,7 +26,9 @@ CHOSEN = "topk argmax argmin max.dim min.dim sort sort.stable argsort.stable mul
 SCATTERED = "scatter.src scatter.value scatter_.src scatter_.value"
 
 
-def choosing(known: Known, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+def choosing(
+    known: Shadows, follow: Callable[..., None], operator: Any, call: Callable[..., Any]
+) -> Callable[..., Any]:
     """Wraps an operator that may choose experts: its result gets the indices of equal shares."""
     name = operator._schema.name.removeprefix("aten::")
     is_single = name in ("argmax", "argmin", "max", "min")
@@ -37,7 +38,7 @@ def choosing(known: Known, operator: Any, call: Callable[..., Any]) -> Callable[
         tensor, dim = args[0], -1 if name == "multinomial" else argument(operator, "dim", args, kwargs)
         indices = result[1] if has_values else result
         if known.shadows and known.shadow(tensor) is not None and known.unsure(tensor) is None:
-            known.follow(operator, args, kwargs, result, None, False)
+            follow(operator, args, kwargs, result, None, False)
         elif dim is not None and is_choice(tensor, dim, is_single) and known.is_small(indices):
             known.keep(indices, shares(known.torch, indices, tensor.size(dim), dim, is_single), even=True)
 
@@ -96,7 +97,7 @@ def scattering(wrapped: Any) -> Callable[..., Any]:
     all others (the inverse of a permutation), or are the gates of chosen experts among zeros.
     """
 
-    def scattering(known: Known, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
+    def scattering(known: Shadows, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
         dispatched = wrapped(operator, call)
 
         def with_gates(keys: Any, *args: Any, **kwargs: Any) -> Any:
@@ -113,7 +114,7 @@ def scattering(wrapped: Any) -> Callable[..., Any]:
     return scattering
 
 
-def keep_scattered(known: Known, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operator: Any) -> None:
+def keep_scattered(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, operator: Any) -> None:
     """Keeps what a scatter writes, if its indices and values are known."""
     torch, (tensor, dim, index) = known.torch, args[:3]
     if not known.shadows or known.shadow(result) is not None or not index.is_cuda:

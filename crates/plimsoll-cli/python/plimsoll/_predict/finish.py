@@ -17,13 +17,11 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import protocol
 from . import loops
-
-if TYPE_CHECKING:
-    from .growth import Growth
+from .growth import Growth, allocated
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
 LONGEST_TIME = 120.0  # the same, where a loop that grows takes it
@@ -160,7 +158,7 @@ class Finish:
     def note_level(self) -> None:
         """Notes the level, between other things, a few times a second."""
         with_memory = range(self.torch.cuda.device_count())
-        self.levels.append(max((loops.allocated(self.torch, it) for it in with_memory), default=0))
+        self.levels.append(max((allocated(self.torch, it) for it in with_memory), default=0))
         if len(self.levels) > 4096:
             del self.levels[::2]
 

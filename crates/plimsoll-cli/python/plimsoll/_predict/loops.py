@@ -15,12 +15,10 @@ import time
 import weakref
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from .. import protocol
-
-if TYPE_CHECKING:
-    from .finish import Finish
+from .growth import allocated, rises
 
 FIRST = 7  # batches before the last one
 STEADY = 4  # of them, the latest: growth is measured over these
@@ -30,15 +28,25 @@ PATIENCE = 5.0  # seconds that each of the first batches may take
 UNKNOWN_TIME = 5.0  # seconds for a loop of unknown length
 
 
-def allocated(torch: Any, device: int) -> int:
-    """Allocated bytes of a device now."""
-    return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
+class Rest(Protocol):
+    """The code after the steps, as a loop of it needs it (finish.py)."""
+
+    torch: Any
+    is_library: Callable[[str], bool]
+    loops: list[Loop]
+    cut: bool
+
+    def left(self) -> float:
+        """Seconds that are left for it."""
+
+    def take(self, seconds: float) -> bool:
+        """Takes more time, if there is as much."""
 
 
 class Loop:
     """One loop over a DataLoader. `following` is the loader's own next batch."""
 
-    def __init__(self, finish: Finish, iterator: Any, loader: Any, following: Callable[..., Any]) -> None:
+    def __init__(self, finish: Rest, iterator: Any, loader: Any, following: Callable[..., Any]) -> None:
         self.finish, self.following = finish, following
         self.iterator: Any = weakref.ref(iterator)  # its end is the end of worker processes
         try:
@@ -114,9 +122,9 @@ class Loop:
         if len(last) <= STEADY:
             return
         for device, levels in enumerate(zip(*last)):
-            rises = [after - before for before, after in zip(levels, levels[1:])]
-            if min(rises) >= 0 and sum(it > 0 for it in rises) > STEADY // 2:
-                self.each[device] = sum(rises) / STEADY
+            steps = rises(list(levels))
+            if min(steps) >= 0 and sum(it > 0 for it in steps) > STEADY // 2:
+                self.each[device] = sum(steps) / STEADY
 
     def decide(self, seconds: float) -> Any:
         """After the first batches: whether to make all others, to copy one, or to go to the last. A batch takes

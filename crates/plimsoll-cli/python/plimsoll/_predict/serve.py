@@ -23,16 +23,29 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from .. import protocol
 from . import patches, settings, view
 from .questions import Questions
-from .watch import STOP, Watch
 
 ASKED = "asked"  # in the folder of a stand-in of whose devices' size the program asked
 MOST = 4  # children at once
 WORKERS = 2  # of a data loader in a child, each of which makes one batch ahead: most of the batches would not be used
+
+
+class Watched(Protocol):
+    """This process, as it is reported (watch.py)."""
+
+    state: str
+    techniques: Any
+    listening: int | None
+
+    def leave(self, status: int) -> None:
+        """Ends the process."""
+
+    def listen(self) -> None:
+        """Starts the thread that waits for the stop file."""
 
 
 class Child:
@@ -48,8 +61,8 @@ class Child:
 class Serve:
     """The process that waits at its first use of CUDA, and forks for each request."""
 
-    def __init__(self, torch: Any, watch: Watch, folder: str) -> None:
-        self.torch, self.watch, self.folder = torch, watch, folder
+    def __init__(self, torch: Any, watch: Watched, folder: str, stop: str) -> None:
+        self.torch, self.watch, self.folder, self.stop = torch, watch, folder, stop
         self.pid, self.is_deferred = os.getpid(), False
         self.library = ctypes.PyDLL(None)
         world = os.environ.get("WORLD_SIZE") or "1"
@@ -173,7 +186,7 @@ class Serve:
             os.kill(child.pid, signal.SIGKILL)
             os.waitpid(child.pid, 0)
         # A parent may wait for an answer of this process, which does not come.
-        open(STOP, "w").close()
+        open(self.stop, "w").close()
         self.watch.state = "stopped"
         self.watch.leave(0)
 
@@ -194,7 +207,7 @@ class Serve:
             return False
         # Where the user ends the search, the children end as well: that says nothing about their sets.
         shutil.rmtree(child.view, ignore_errors=True)  # of an overlay it is empty: the files went with the child
-        if not os.path.exists(STOP):
+        if not os.path.exists(self.stop):
             self.answer(child.number, ended, child.is_beside)
         return True
 

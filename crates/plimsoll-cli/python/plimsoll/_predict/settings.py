@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
-if TYPE_CHECKING:
-    from .watch import Watch
-
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER") or ""  # for the reports
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
 SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to go on until the reserved bytes no longer grow
@@ -19,8 +15,6 @@ RECORDS = not os.environ.get("PLIMSOLL_PREDICT_PEAKS_ONLY")  # whether to record
 PLAN = os.environ.get("PLIMSOLL_PLAN_FOLDER")  # requests to try sets of techniques
 WITH = os.environ.get("PLIMSOLL_WITH")  # techniques, as JSON
 VIEW = os.environ.get("PLIMSOLL_PREDICT_VIEW", "")  # the file with the view of the file system, for forks
-
-WATCH: list[Watch] = []  # this process, once it has imported PyTorch
 
 
 def number(name: str) -> int | None:

@@ -1,7 +1,12 @@
-"""A shadow: the values of one storage on the host. And PyTorch's operators that shadows.py follows, by kind."""
+"""The values of storages on the host: `Shadow` is one of them, `Shadows` has those of this process. And PyTorch's operators that
+shadows.py follows, by kind.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import threading
+from collections.abc import Callable
 from typing import Any
 
 COMPARE = "eq.Scalar eq.Tensor ne.Scalar ne.Tensor lt.Scalar lt.Tensor le.Scalar le.Tensor gt.Scalar gt.Tensor ge.Scalar ge.Tensor"
@@ -28,6 +33,11 @@ CHANGED = (
 )
 COUNTED = "nonzero _unique2 unique_consecutive unique_dim"
 
+MOST_BYTES = 4 << 20  # of a storage with a shadow
+MOST_FLOATS = 1 << 14  # bytes, of a floating-point one
+PURGE = 512  # shadows, before those of freed storages are removed
+RANGES = 512  # written ranges that are read at once
+
 
 class Shadow:
     """The values of one storage on the host. `version` is PyTorch's counter of in-place changes. An in-place
@@ -53,3 +63,167 @@ def marks_of(shadow: Shadow, tensor: Any) -> Any:
 def version(tensor: Any) -> int:
     """How often a tensor was changed in place; -1 in inference mode, which does not count."""
     return -1 if tensor.is_inference() else tensor._version
+
+
+class Shadows:
+    """The shadows of this process."""
+
+    def __init__(self, torch: Any) -> None:
+        from torch.multiprocessing.reductions import StorageWeakRef
+
+        self.torch, self.weak = torch, StorageWeakRef
+        # The address of a tensor's storage, without a Python object for it: while one exists, autograd does not add to a
+        # gradient in place, and the program would use more memory than without the hooks.
+        self.address = getattr(torch._C, "_storage_address", None) or (lambda tensor: tensor.untyped_storage()._cdata)
+        self.in_backward: Callable[[], bool] = lambda: torch._C._current_graph_task_id() != -1
+        self.shadows: dict[int, Shadow] = {}  # by the address of the storage's object
+        self.lock = threading.RLock()
+        self.standin, self.writes = ctypes.CDLL(None), None
+        if hasattr(self.standin, "plimsoll_standin_writes"):
+            self.writes, self.seen = ctypes.c_uint64.in_dll(self.standin, "plimsoll_standin_writes"), 0
+
+    def quiet(self) -> Any:
+        """A context in which the program's function modes (a default device, for example) do not apply to our calls."""
+        return self.torch._C.DisableTorchFunction()
+
+    # Shadows.
+
+    def shadow(self, tensor: Any) -> Any:
+        """The values of a tensor on the host, as a view of its shadow; None if they are unknown."""
+        if not tensor.is_cuda:
+            return tensor if tensor.device.type == "cpu" else None
+        if not self.shadows:
+            return None
+        found = self.entry(tensor)
+        if found is None:
+            return None
+        flat = found.bytes.view(tensor.dtype)
+        return flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+    def unsure(self, tensor: Any) -> Any:
+        """Which values of a tensor with a shadow are unsure; None if all are sure."""
+        found = self.entry(tensor)
+        if found is None or found.unsure is None:
+            return None
+        marks = marks_of(found, tensor).bool()
+        return marks if bool(marks.any()) else None
+
+    def entry(self, tensor: Any) -> Shadow | None:
+        """The shadow of a tensor whose values are still those that it has; None if they are unknown."""
+        self.forget_written()
+        found = self.shadows.get(self.address(tensor))
+        if found is None or found.reference.expired() or version(tensor) not in found.versions:
+            return None
+        if tensor.is_conj() or tensor.is_neg():
+            return None
+        return found
+
+    def is_even(self, tensor: Any) -> bool:
+        """Whether the values of a tensor with a shadow depend on the assumption of equal shares."""
+        found = self.entry(tensor)
+        return found is not None and found.even
+
+    def keep(self, tensor: Any, value: Any, changed: bool = False, even: bool = False, unsure: Any = False) -> None:
+        """The values of this tensor are known from now on. `unsure` is a bool for all of them, or a mask."""
+        torch = self.torch
+        self.forget_written()
+        if not isinstance(tensor, torch.Tensor) or not tensor.is_cuda or not self.is_small(tensor, even):
+            return
+        key = self.address(tensor)
+        found = self.shadows.get(key)
+        old = found if found is not None and not found.reference.expired() else None
+        if old is None:
+            if tensor.is_floating_point() and self.in_backward():
+                self.shadows.pop(key, None)
+                return  # perhaps a gradient, whose storage must not get a Python object
+            storage = tensor.untyped_storage()
+            if storage.nbytes() > MOST_BYTES:
+                return
+            if tensor.numel() * tensor.element_size() < storage.nbytes() - 512 and changed:
+                return  # the rest of the storage is unknown
+            bytes = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
+            old = Shadow(self.weak(storage), storage.data_ptr(), bytes, 0, False, False)
+            if len(self.shadows) >= PURGE:
+                self.purge()
+        even = even or (old.even and changed)
+        fresh = Shadow(old.reference, old.address, old.bytes, version(tensor), changed, even, old.unsure)
+        if unsure is not False and fresh.unsure is None:
+            fresh.unsure = torch.zeros_like(fresh.bytes)
+        if fresh.unsure is not None:
+            marks_of(fresh, tensor).copy_(torch.as_tensor(unsure, device="cpu"))
+        self.shadows[key] = fresh
+        flat = fresh.bytes.view(tensor.dtype)
+        flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
+
+    def forget_written(self) -> None:
+        """Drops the values that NCCL has overwritten. Ranges that NCCL wrote are unknown here; the stand-in knows
+        the values that ranks send each other.
+        """
+        if self.writes is None or self.writes.value == self.seen:
+            return
+        with self.lock:
+            self.seen = self.writes.value
+            ranges = (ctypes.c_uint64 * (2 * RANGES))()
+            while count := self.standin.plimsoll_standin_take_writes(ranges, ctypes.c_size_t(RANGES)):
+                for key, it in list(self.shadows.items()):
+                    begin, end = it.address, it.address + it.bytes.numel()
+                    if any(ranges[2 * at] < end and begin < ranges[2 * at + 1] for at in range(count)):
+                        self.shadows.pop(key, None)
+
+    def drop(self, tensor: Any) -> None:
+        """The values of this tensor are unknown from now on."""
+        if self.shadows:
+            self.shadows.pop(self.address(tensor), None)
+
+    def purge(self) -> None:
+        """Removes the shadows of storages that are freed."""
+        with self.lock:
+            for key in [key for key, it in list(self.shadows.items()) if it.reference.expired()]:
+                self.shadows.pop(key, None)
+
+    def is_small(self, tensor: Any, even: bool = False) -> bool:
+        """Whether a tensor is small enough for a shadow."""
+        bytes = tensor.numel() * tensor.element_size()
+        is_float = tensor.is_floating_point() and not even
+        return 0 < bytes <= (MOST_FLOATS if is_float else MOST_BYTES) and not tensor.is_complex()
+
+    # Arguments and results on the host.
+
+    def on_host(self, args: Any, kwargs: Any) -> tuple[list[Any], dict[str, Any], int, bool, bool] | None:
+        """The arguments on the host, the number of shadows, whether any is `even` or `unsure`; None if one is unknown."""
+        torch = self.torch
+        state: dict[str, Any] = dict(known=0, even=False, unsure=False)
+
+        class Unknown(Exception):
+            pass
+
+        def one(it: Any) -> Any:
+            if isinstance(it, torch.Tensor):
+                value = self.shadow(it)
+                if value is None:
+                    raise Unknown
+                if it.is_cuda:
+                    state["known"] += 1
+                    state["even"] = state["even"] or self.is_even(it)
+                    state["unsure"] = state["unsure"] or self.unsure(it) is not None
+                return value
+            if isinstance(it, (list, tuple)):
+                return [one(part) for part in it]
+            if isinstance(it, torch.device):
+                return torch.device("cpu")
+            return it
+
+        try:
+            args, kwargs = [one(it) for it in args], {name: one(it) for name, it in kwargs.items()}
+        except Unknown:
+            return None
+        return args, kwargs, state["known"], state["even"], state["unsure"]
+
+    def run_on_host(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The operator's result on the host."""
+        with self.torch._C._AutoDispatchBelowAutograd():
+            return operator(*args, **kwargs)
+
+    def failed(self, operator: Any, why: Exception) -> None:
+        """A wrapper failed: nothing is to be done, because without a shadow the value is unknown, which is safe."""
+        return None

@@ -11,6 +11,10 @@ TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the
 if TYPE_CHECKING:
     from typing import Any
 
+    from .watch import Watch
+
+WATCH: list[Watch] = []  # this process, once it has imported PyTorch
+
 
 def begin() -> None:
     """Waits for the program's imports. Without a folder for reports, nothing happens in this process."""
@@ -34,7 +38,7 @@ def watch(torch: Any) -> None:
     """PyTorch is imported: watches this process."""
     from .watch import Watch
 
-    settings.WATCH.append(Watch(torch))
+    WATCH.append(Watch(torch))
 
 
 def note_status(module: Any) -> None:
@@ -44,8 +48,8 @@ def note_status(module: Any) -> None:
     def _bootstrap(self: Any, *args: Any, **kwargs: Any) -> Any:
         # It prints the exception that ended it.
         status = bootstrap(self, *args, **kwargs)
-        if settings.WATCH and isinstance(status, int):
-            settings.WATCH[0].status = status
+        if WATCH and isinstance(status, int):
+            WATCH[0].status = status
         return status
 
     module.BaseProcess._bootstrap = _bootstrap
@@ -62,7 +66,7 @@ def trainer(module: Any) -> None:
     """transformers' Trainer evaluates once after the steps, and stops."""
     from . import finish
 
-    finish.trainer(module, settings.WATCH[0].finish_up, settings.WATCH[0].growth)
+    finish.trainer(module, WATCH[0].finish_up, WATCH[0].growth)
 
 
 def safetensors(module: Any) -> None:

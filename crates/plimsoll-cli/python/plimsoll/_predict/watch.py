@@ -79,7 +79,7 @@ class Watch:
         if settings.PLAN:
             from .serve import Serve
 
-            self.served = Serve(torch, self, settings.PLAN)
+            self.served = Serve(torch, self, settings.PLAN, STOP)
         if settings.ALONE:
             patches.stand_alone(torch)
         elif torch.distributed.is_available():
