@@ -14,9 +14,6 @@ use super::run::Run;
 use crate::exit::Failure;
 use crate::output;
 
-/// Memory beyond the GPU's.
-const MORE_BYTES: u64 = 1 << 39;
-
 impl Outcome {
     /// Runs the program again with more memory, if it ran out of memory, or caught that and may have given
     /// up.
@@ -42,7 +39,7 @@ impl Outcome {
             "it ran out of memory; running it again with more than {} has, to find out how much it needs",
             target.name
         ));
-        let run = Run::of(args, &args.command, &target.with_more(MORE_BYTES, after), session, assumptions)?;
+        let run = Run::of(args, &args.command, &target.with_more(after), session, assumptions)?;
         if run.job.ended == Ended::Interrupted {
             return Ok(());
         }

@@ -144,11 +144,16 @@ impl Outcome {
         (!libraries.is_empty()).then(|| libraries.into_iter().collect::<Vec<_>>().join(" and "))
     }
 
+    /// The reserved bytes at the peak; `None` if no memory was requested.
+    pub(super) fn reserved_bytes(&self) -> Option<u64> {
+        self.judged.as_ref().map(|judged| judged.peaks.reserved_bytes)
+    }
+
     /// The most bytes that unknown values may add to the peak, as far as that is known.
     pub(super) fn stake_bytes(&self) -> u64 {
-        let peak = |it: &Outcome| it.judged.as_ref().map_or(0, |judged| judged.peaks.reserved_bytes);
         let largest =
-            self.with_largest.as_deref().map_or(0, |largest| peak(largest).saturating_sub(peak(self)));
+            self.with_largest.as_deref().and_then(Outcome::reserved_bytes).zip(self.reserved_bytes());
+        let largest = largest.map_or(0, |(largest, zero)| largest.saturating_sub(zero));
         let warned = self.reports.iter().flat_map(|report| &report.warnings).map(|warning| warning.bytes);
         warned.max().unwrap_or(0).max(largest)
     }

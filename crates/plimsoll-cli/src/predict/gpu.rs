@@ -10,6 +10,9 @@ use super::machine::{self, Named};
 use crate::bytes;
 use crate::exit::{Exit, Failure};
 
+/// Memory beyond the GPU's, for a run that must not run out of it.
+const MORE_BYTES: u64 = 1 << 39;
+
 /// The least memory that a process uses outside the allocator: the context and its modules after the first CUDA
 /// call. Measured on an H200 with PyTorch 2.11 for CUDA 13.0, as is [`CONTEXT`].
 pub(crate) const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
@@ -171,13 +174,13 @@ impl Target {
 
     /// The same GPU with more memory than it reports: from the start, or after a process had this many
     /// failed requests.
-    pub(super) fn with_more(&self, bytes: u64, after: u64) -> Target {
+    pub(super) fn with_more(&self, after: u64) -> Target {
         let mut target = self.clone();
         if after == 0 {
-            target.environment.push((settings::BEYOND, bytes.to_string()));
+            target.environment.push((settings::BEYOND, MORE_BYTES.to_string()));
         } else {
             let after = ("PLIMSOLL_PREDICT_AFTER", after.to_string());
-            target.environment.extend([("PLIMSOLL_PREDICT_BEYOND", bytes.to_string()), after]);
+            target.environment.extend([("PLIMSOLL_PREDICT_BEYOND", MORE_BYTES.to_string()), after]);
         }
         target
     }

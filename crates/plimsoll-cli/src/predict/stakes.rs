@@ -18,9 +18,6 @@ use crate::output;
 /// The longest first run after which there is a second one.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
-/// Memory beyond the GPU's, so that the second run does not run out.
-const MORE_BYTES: u64 = 1 << 39;
-
 impl Outcome {
     /// Runs the program again with the largest value of each line where an unknown one decides a size, if it fits without them.
     ///
@@ -46,7 +43,7 @@ impl Outcome {
         );
         let largest: Vec<Assumption> =
             open.into_iter().map(|(file, line)| Assumption::largest(file, line)).collect();
-        let run = Run::of(args, &args.command, &target.with_more(MORE_BYTES, 0), session, &largest)?;
+        let run = Run::of(args, &args.command, &target.with_more(0), session, &largest)?;
         let largest = Outcome::of(&run.job, target)?;
         let ran = matches!(largest.verdict, Verdict::Fits { .. } | Verdict::Grows(_) | Verdict::RunsOut(_));
         let has_problems = largest.reports.iter().any(|report| !report.problems.is_empty());

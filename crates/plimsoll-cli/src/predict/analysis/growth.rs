@@ -7,6 +7,7 @@ use plimsoll_trace::snapshot::{Action, EventIndex};
 
 use super::judged::Judged;
 use crate::predict::gpu::Target;
+use crate::predict::recording::read::place;
 use crate::protocol::{CutLoop, GrowingBatches, GrowingSteps};
 
 /// What grows.
@@ -168,9 +169,4 @@ fn peak_after(judged: &Judged, time_us: u64) -> Option<u64> {
         }
     }
     u64::try_from(peak).ok()
-}
-
-/// A file's name and a line: `train.py:7`.
-pub(crate) fn place(file: &str, line: u64) -> String {
-    format!("{}:{line}", file.rsplit(['/', '\\']).next().unwrap_or(file))
 }

@@ -21,9 +21,7 @@ impl Read {
 
     /// The line, as `train.py:5`, if the value decides something and is zero here.
     pub(crate) fn deciding(&self) -> Option<String> {
-        let is_zero = self.decides() && self.assumed.is_none() && !self.even;
-        let (file, line) = self.file.as_ref().zip(self.line).filter(|_| is_zero)?;
-        Some(format!("{}:{line}", file.rsplit('/').next().unwrap_or(file)))
+        self.place_if(self.decides() && self.assumed.is_none() && !self.even)
     }
 
     /// The line, if the value decides a size there, is unknown, and nothing is assumed of it.
@@ -34,10 +32,12 @@ impl Read {
 
     /// The line, as `train.py:5`, if a PyTorch operator selects by values there and the result is empty.
     pub(crate) fn empty_selection(&self) -> Option<String> {
-        let is_empty = self.operator.is_some() && self.fate == Fate::Size && self.assumed.is_none();
-        let (file, line) = self.file.as_ref().zip(self.line).filter(|_| is_empty)?;
-        let name = file.rsplit('/').next().unwrap_or(file);
-        Some(format!("{name}:{line}"))
+        self.place_if(self.operator.is_some() && self.fate == Fate::Size && self.assumed.is_none())
+    }
+
+    fn place_if(&self, holds: bool) -> Option<String> {
+        let (file, line) = self.file.as_ref().zip(self.line).filter(|_| holds)?;
+        Some(place(file, line))
     }
 
     /// Whether `--assume` knows half of what the operator may find (`extreme` in `reads.py`): it selects among the elements of a
@@ -45,4 +45,9 @@ impl Read {
     pub(crate) fn knows_half(&self) -> bool {
         self.operator.as_deref() == Some("nonzero")
     }
+}
+
+/// A file's name and a line: `train.py:7`.
+pub(crate) fn place(file: &str, line: u64) -> String {
+    format!("{}:{line}", file.rsplit(['/', '\\']).next().unwrap_or(file))
 }

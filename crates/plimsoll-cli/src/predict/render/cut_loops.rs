@@ -1,6 +1,6 @@
 //! Sentences about loops after the steps that were not given all of their batches.
 
-use crate::predict::analysis::growth::place;
+use crate::predict::recording::read::place;
 use crate::protocol::Report;
 
 /// Sentences about loops after the steps that were not given all of their batches, without a final period.

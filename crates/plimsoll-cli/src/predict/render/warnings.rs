@@ -1,9 +1,9 @@
 //! Unknown values that decide sizes, in at most three lines: where, what was assumed, and the bytes at stake.
 
 use super::reads;
-use crate::predict::analysis::growth::place;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
+use crate::predict::recording::read::place;
 
 /// The most lines.
 const MOST: usize = 3;
@@ -44,9 +44,8 @@ pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -
 
 /// The difference that the values of `--assume` made, or the largest values, as the end of a sentence about the line.
 fn at_stake(outcome: &Outcome, at: &str, capacity_bytes: u64, size: impl Fn(u64) -> String) -> String {
-    let peak = |it: &Outcome| it.judged.as_ref().map(|judged| judged.peaks.reserved_bytes);
-    let other = |it: &Option<Box<Outcome>>| it.as_deref().and_then(peak);
-    match (peak(outcome), other(&outcome.without_assumptions), other(&outcome.with_largest)) {
+    let other = |it: &Option<Box<Outcome>>| it.as_deref().and_then(Outcome::reserved_bytes);
+    match (outcome.reserved_bytes(), other(&outcome.without_assumptions), other(&outcome.with_largest)) {
         (Some(one), Some(zero), _) => format!("; at stake: {} from zero to that", size(one.abs_diff(zero))),
         (Some(zero), None, Some(most)) if most > capacity_bytes => {
             format!("; at stake: up to {} more, which does not fit", size(most.saturating_sub(zero)))
