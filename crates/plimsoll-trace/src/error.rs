@@ -103,7 +103,7 @@ pub enum Why {
     },
 }
 
-/// What a text has instead of an out-of-memory message of PyTorch's; of two, the later one here is told.
+/// What a text has instead of an out-of-memory message of PyTorch's. If it has two of these, the answer names the later one in this list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum Absent {
     /// Nothing that is known.

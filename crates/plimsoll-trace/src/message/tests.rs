@@ -318,7 +318,7 @@ fn of_several_messages_of_a_process_the_last_ended_it() {
         "{first}Traceback (most recent call last):\n  File \"b.py\", line 3, in f\nRuntimeError: CUDA error: out of memory\n"
     ));
     assert_eq!(found.process().unwrap().last().unwrap().message.source, Source::Driver);
-    // Two processes, of which the first is told.
+    // Two processes: the answer is about the first.
     let found = log(&format!("{first}{}{}", failed(7, 800, 1), failed(9, 700, 0)));
     let rows: Vec<_> =
         found.processes().iter().map(|it| it.last().unwrap().message.requested_bytes).collect();

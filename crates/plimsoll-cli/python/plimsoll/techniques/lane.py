@@ -184,7 +184,7 @@ class Moved:
         return self.original is not None and self.original._version != self.version
 
     def storage(self) -> Any:
-        """The storage on the device, for the one who asks."""
+        """The storage on the device."""
         if self.is_stale or self.is_changed():
             raise RuntimeError(CHANGED)
         found = self.kept = self.resident() or self.fetch()
