@@ -18,6 +18,7 @@ class Watch:
 class Sleeps(serve.Serve):
     def __init__(self, folder):
         self.folder, self.watch = folder, Watch()
+        self.stop = os.path.join(os.environ["PLIMSOLL_PREDICT_FOLDER"], "stop")
     def fork(self):
         return os.fork()
     def begin(self, request):
