@@ -35,6 +35,11 @@ impl<T> Out<T> {
         Ok(())
     }
 
+    /// Whether the caller passed no place for the answer.
+    pub(crate) fn is_null(self) -> bool {
+        self.0.is_null()
+    }
+
     /// Writes an output that the caller may decline with a null pointer.
     pub(crate) fn offer(self, value: T) {
         // `put` fails only for a null pointer.

@@ -45,6 +45,16 @@ fn get<T>(descriptor: u64, name: i32, kind: i32, values: &mut [T]) -> i64 {
     count
 }
 
+/// How many values an attribute has, for a caller that names the most there can be and passes no buffer, as PyTorch does for attention.
+fn counted(descriptor: u64, name: i32, kind: i32, most: i64) -> i64 {
+    let (mut count, nowhere) = (-1, null_mut());
+    let code = c!(cudnnBackendGetAttribute(
+        descriptor => u64, name => i32, kind => i32, most => i64, &mut count => *mut i64, nowhere => *mut u8
+    ));
+    assert_eq!(code, 0);
+    count
+}
+
 fn finish(descriptor: u64) -> u64 {
     assert_eq!(c!(cudnnBackendFinalize(descriptor => u64)), 0);
     descriptor
@@ -89,6 +99,7 @@ fn plans(element: i32) -> Vec<(i64, bool)> {
         set(plan, 401, DESCRIPTOR, &[configuration]);
         let (mut notes, mut bytes) = ([9_i32; 8], [-1_i64]);
         let notes_found = get(engine[0], 1303, NUMERICAL_NOTE, &mut notes);
+        assert_eq!(counted(engine[0], 1303, NUMERICAL_NOTE, 7), notes_found);
         assert_eq!(get(finish(plan), 402, INT64, &mut bytes), 1);
         (bytes[0], notes_found == 1 && notes[0] == 0)
     };
