@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from .._inject import imports
-from . import network, renames, settings
+from . import network, renames, settings, space
 
 TYPE_CHECKING = False  # `typing` takes milliseconds, which every process of the program would pay
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def begin() -> None:
     if not os.path.isdir(settings.FOLDER):
         return
     renames.install()
+    space.install()
     then = {
         "torch": watch,
         "multiprocessing.process": note_status,
