@@ -14,7 +14,7 @@ const TRAINS: &str = "
 import sys, time, torch, torch.nn as nn, torch.nn.functional as F
 torch.manual_seed(0)
 device = 'cuda' if 'cuda' in sys.argv else 'cpu'
-width = 1024 if device == 'cuda' else 16
+width = 512 if 'deep' in sys.argv else 1024 if device == 'cuda' else 16
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
@@ -25,7 +25,7 @@ class Block(nn.Module):
 class Model(nn.Module):
     def __init__(self):
         super().__init__()
-        self.embedding, self.blocks = nn.Embedding(50, width), nn.ModuleList(Block() for _ in range(3))
+        self.embedding, self.blocks = nn.Embedding(50, width), nn.ModuleList(Block() for _ in range(16 if 'deep' in sys.argv else 3))
         if 'nested' in sys.argv:
             self.blocks = nn.ModuleList(nn.ModuleList([it]) for it in [*self.blocks, nn.Linear(width, width)])
         self.head = nn.Linear(width, 50, bias=False)
@@ -134,10 +134,11 @@ fn the_first_rank_has_the_terminal_and_another_one_is_shown_where_it_fails() {
 #[needs(pytorch, nightly)]
 #[test]
 fn a_plan_for_two_gpus_shards_a_program_that_does_not_fit_one() {
+    // With its optimizer's state on the host it would take 480 MiB.
     let torch = Torch::new("fsdp-plan", TRAINS);
     let train = torch.folder.file("train.py");
-    let mut args = vec!["plan", "--cc=8.0", "--context=0", "--json", "--devices=2", "--gpu=400MiB", "--"];
-    args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "cuda"]));
+    let mut args = vec!["plan", "--cc=8.0", "--context=0", "--json", "--devices=2", "--gpu=430MiB", "--"];
+    args.extend(torch.python.iter().map(String::as_str).chain([train.as_str(), "cuda", "deep"]));
     let plan = answer(&plimsoll(&args), 0);
     let chosen = plan["chosen"].as_str().expect("a set");
     assert!(chosen.contains("fsdp"), "{plan}");
@@ -145,9 +146,9 @@ fn a_plan_for_two_gpus_shards_a_program_that_does_not_fit_one() {
     assert!(command.starts_with("plimsoll run --devices 2 --with "), "{plan}");
     let rows = plan["tried"].as_array().into_iter().flatten();
     let row = rows.into_iter().find(|row| row["set"] == chosen).expect("its row");
-    // Parameters of 100 MB are gathered twice and reduced once, half of them over the wire.
+    // Parameters of 134 MB are gathered twice and reduced once, half of them over the wire.
     let sent = row["wire_bytes"].as_u64().expect("bytes");
-    assert!((100_000_000..300_000_000).contains(&sent), "{row}");
+    assert!((134_000_000..402_000_000).contains(&sent), "{row}");
     // All ranks ran at the end: what the first one alone took is what each takes.
     let (alone, together) = (&row["peak_allocated_bytes"], &plan["planned"]["peak_allocated_bytes"]);
     let bytes = |it: &Value| it.as_u64().expect("bytes") as f64;

@@ -24,10 +24,9 @@ impl Pass<'_> {
             for base in [set, &free] {
                 let Some(less) = self.stepped(base, technique, -1) else { continue };
                 let others = Technique::all().filter(|it| *it != technique && self.can_be_more(set, *it));
-                for more in others.filter_map(|it| Some((it, self.stepped(&less, it, 1)?))) {
-                    // The first step of a technique that the set does not have may be too small.
-                    let (other, more) = more;
-                    near.extend((!set.has(other)).then(|| self.stepped(&more, other, 1)).flatten());
+                for (other, more) in others.filter_map(|it| Some((it, self.stepped(&less, it, 1)?))) {
+                    // One step may be too small for what it replaces.
+                    near.extend(self.stepped(&more, other, 1));
                     near.push(more);
                 }
                 near.push(less);
@@ -35,6 +34,7 @@ impl Pass<'_> {
                 let others = levelled(set).filter(|it| *it != technique);
                 near.extend(others.filter_map(|it| self.stepped(&none, it, 1)));
             }
+            near.extend(self.instead(set, technique));
             let less = self.stepped(set, technique, -1);
             let with_one = |less: Set| joining.iter().map(|&it| less.with(it, None)).collect::<Vec<_>>();
             near.extend(less.map(with_one).unwrap_or_default());
@@ -53,8 +53,23 @@ impl Pass<'_> {
         near
     }
 
+    /// The set with a technique that excludes this one in its place: all of it, and as much.
+    fn instead(&self, set: &Set, technique: Technique) -> Vec<Set> {
+        let without = set.without(technique);
+        let others =
+            Technique::all().filter(|it| technique.excluded_by(*it).is_some() && self.can_be_more(set, *it));
+        let mut instead = Vec::new();
+        for other in others {
+            instead.push(without.with(other, None));
+            if other.row().levels == technique.row().levels {
+                instead.push(without.with(other, set.value(technique)));
+            }
+        }
+        instead
+    }
+
     /// One step less or more of a technique; `None` if it has no more.
-    fn stepped(&self, set: &Set, technique: Technique, step: isize) -> Option<Set> {
+    pub(super) fn stepped(&self, set: &Set, technique: Technique, step: isize) -> Option<Set> {
         let values = self.values(technique);
         if !set.has(technique) {
             return values.first().map(|&value| joined(set, technique, value));
@@ -81,7 +96,7 @@ impl Pass<'_> {
     }
 
     /// Whether a set may have more of a technique.
-    fn can_be_more(&self, set: &Set, technique: Technique) -> bool {
+    pub(super) fn can_be_more(&self, set: &Set, technique: Technique) -> bool {
         is_levelled(technique)
             && self.is_useful_kind(technique)
             && technique.row().numbers <= set.numbers()

@@ -14,7 +14,7 @@ const ROUNDS: usize = 5;
 
 /// A set with room that takes at most this multiple of the program's own time is cheap enough: looking for a cheaper
 /// one would take longer than it is worth.
-const CHEAP: f64 = 1.05;
+const CHEAP: f64 = 1.02;
 
 /// A set is worth looking for if it saves more than this part of the program's own step.
 const WORTH: f64 = 0.01;
@@ -45,6 +45,7 @@ impl Pass<'_> {
                 break;
             }
         }
+        self.exchange()?;
         for _ in 0..ROUNDS {
             let Some(set) = self.dear() else { break };
             let near = self.near(&set);
@@ -120,6 +121,26 @@ impl Pass<'_> {
             }
             let better = self.lowered(&more, Some(technique))?;
             if self.tried(&better)?.order_s() < own_s - WORTH * base_s {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Checkpoints fewer and fewer blocks, each time with as few copies to the host as fit, until that is not faster.
+    fn exchange(&mut self) -> Result<(), Missing> {
+        let (technique, blocks) = (Technique::Offload, self.blocks);
+        while let Some(set) = self.dear().filter(|it| it.has(blocks) && self.can_be_more(it, technique)) {
+            let Some(fewer) = self.stepped(&set, blocks, -1) else { break };
+            let (none, most) = (fewer.without(technique), fewer.with(technique, None));
+            if most.conflict().is_some() || !self.tried(&most)?.has_room() {
+                break;
+            }
+            let values = self.values(technique);
+            self.fewest(&none, &most, values.len() as u64, |number| {
+                none.with(technique, values[number as usize - 1])
+            })?;
+            if self.chosen().is_some_and(|it| it.set == set) {
                 break;
             }
         }
