@@ -13,14 +13,13 @@ pub(super) struct Facts {
     pub(super) limits: Limits,
     /// All that was tried, in order; the first is the program as it is.
     pub(super) tried: Vec<Fact>,
-    /// How many of them were known when the run on the GPU itself last showed something of one of them: the
-    /// search goes on from there.
+    /// How many of them were known when a run at the GPU's size last corrected one: the search goes on from there.
     pub(super) known_before: usize,
-    /// Whether the program as it is keeps more memory from step to step, to an end that is known.
+    /// Whether the unmodified program's memory grows from step to step, and its end is known.
     pub(super) grows: bool,
     /// Whether it compiles its model.
     pub(super) compiles: bool,
-    /// Whether there are repeated blocks inside of its repeated blocks.
+    /// Whether there are repeated blocks inside its repeated blocks.
     pub(super) has_nested_blocks: bool,
 }
 
@@ -36,7 +35,7 @@ pub(super) struct Fact {
     pub(super) reserved_bytes: u64,
     /// Estimated seconds of a step; `None` if its work is unknown.
     pub(super) step_s: Option<f64>,
-    /// The repeated blocks of the model, where the set checkpoints some.
+    /// The number of repeated blocks in the model, if the set checkpoints some.
     pub(super) blocks: u64,
 }
 

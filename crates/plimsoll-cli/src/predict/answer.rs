@@ -34,7 +34,7 @@ pub(super) struct Outcome {
     pub(super) without_assumptions: Option<Box<Outcome>>,
     /// The result with the largest values in place of unknown ones that decide sizes, if there are any and the program ran with them.
     pub(super) with_largest: Option<Box<Outcome>>,
-    /// The last request that failed, also if the program caught that.
+    /// The last request that failed, even if the program caught the error.
     pub(super) shortage: Option<Shortage>,
     /// Memory that was still growing when the run was cut short, if any.
     pub(super) growth: Option<Growth>,
@@ -167,8 +167,8 @@ impl Outcome {
         if self.may_not_fit() { Exit::OutOfMemory } else { self.verdict.exit() }
     }
 
-    /// Whether the peaks consist of PyTorch's own requests, none of which depends on an unknown value. cuDNN's workspaces
-    /// do not count against that with `--cudnn-workspace none`.
+    /// Whether the peaks are exact: they consist of PyTorch's own requests, and none depends on an unknown value.
+    /// With `--cudnn-workspace none`, cuDNN's workspaces do not make them inexact.
     pub(super) fn is_exact(&self, target: &Target) -> bool {
         let is_failed =
             matches!(self.verdict, Verdict::Failed { .. } | Verdict::Refused(_) | Verdict::Unknown(_));

@@ -1,4 +1,4 @@
-//! What is known of a technique: [`Row`]. The help, the search, the estimate of time and the reports read it, so
+//! The facts about a technique: [`Row`]. The help, the search, the estimate of time and the reports read it, so
 //! that a new technique is a file here, a file of Python, and its line in `mod.rs`.
 
 use super::{Numbers, Technique};
@@ -18,7 +18,7 @@ pub(crate) struct Row {
     pub(crate) effort: u32,
     /// With which techniques it cannot be combined, and why. A pair is stated in one of its two rows.
     pub(crate) excludes: &'static [(Technique, &'static str)],
-    /// Techniques that save nothing beside it.
+    /// Techniques that save nothing in addition to it.
     pub(crate) replaces: &'static [Technique],
     /// For which programs it is.
     pub(crate) programs: Programs,
@@ -28,8 +28,8 @@ pub(crate) struct Row {
     pub(crate) joins: Joins,
     /// The values that the search tries.
     pub(crate) levels: Levels,
-    /// Whether a search for the fastest step adds it: it may make a step faster, or costs no time and leaves
-    /// memory with which fewer blocks have to be computed again.
+    /// Whether a search for the fastest step adds it: it may make a step faster, or costs no time and leaves memory,
+    /// so that fewer blocks have to be recomputed.
     pub(crate) is_for_speed: bool,
     /// What it does to the time of a step.
     pub(crate) time: Time,
@@ -67,14 +67,14 @@ pub(crate) enum Programs {
 pub(crate) enum Alone {
     /// At the beginning, on every program.
     Always,
-    /// At the beginning, where blocks have repeated blocks inside.
+    /// At the beginning, if blocks have repeated blocks inside.
     NestedBlocks,
     /// At the beginning, on more than one GPU.
     SeveralGpus,
     /// For a fit once nothing that keeps the numbers fits, otherwise at the beginning: it saves an optimizer's
     /// temporary copies.
     Optimizer,
-    /// At the beginning, where the numbers may change.
+    /// At the beginning, if the numbers may change.
     Changed,
     /// Not at all: it has a place of its own in the search.
     Never,
@@ -83,7 +83,7 @@ pub(crate) enum Alone {
 /// The sets of the search that a technique joins, from the least to the most that they do to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Joins {
-    /// All: it costs no time and keeps the numbers.
+    /// All of them: it costs no time and keeps the numbers.
     Free,
     /// Those that keep the numbers.
     Identical,
@@ -117,11 +117,11 @@ pub(crate) enum Time {
     Same,
     /// The forward pass of blocks runs twice: of as many as the value says.
     Again,
-    /// The same of the blocks inside of blocks.
+    /// The same for the blocks inside blocks.
     NestedAgain,
     /// Bytes move to the host and back, beside the computation.
     Copies,
-    /// Bytes move to the GPU and back in the optimizer's step, beside nothing.
+    /// Bytes move to the GPU and back in the optimizer's step, with no computation beside them.
     StepCopies,
     /// Each operator runs in parts.
     Parts,
@@ -140,7 +140,7 @@ pub(crate) enum Time {
 pub(crate) enum Operators {
     /// The program's own.
     Same,
-    /// Others, which a run of their own counts.
+    /// Others, which a separate run counts.
     Other,
 }
 

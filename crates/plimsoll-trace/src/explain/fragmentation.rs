@@ -18,7 +18,7 @@ use crate::timeline::{Memory, Timeline};
 /// The holes of one device at one moment, and what pins them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fragmentation {
-    /// The moment; `None` is before the first event, and one past the last event is the snapshot itself.
+    /// The moment; `None` is the moment before the first event; one past the last event is the snapshot itself.
     pub after: Option<EventIndex>,
     /// The sum of all holes.
     pub all: Holes,
@@ -87,11 +87,11 @@ pub struct Pin {
 /// A block that pins a segment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PinningBlock {
-    /// The block; `None` if it was let go before the recording.
+    /// The block; `None` if it was freed before the recording.
     pub life: Option<LifeIndex>,
     /// Its bytes.
     pub bytes: u64,
-    /// Whether it was let go, and waits for a stream.
+    /// Whether it was freed, and waits for a stream.
     pub is_waiting: bool,
     /// The line that requested it.
     pub line: Option<FrameId>,

@@ -1,5 +1,5 @@
-//! What the program keeps beside its model: [`settle`]. Inputs, results that a variable keeps, copies of the parameters,
-//! and the weights of a program that only infers.
+//! What the program keeps in addition to its model: [`settle`]. Inputs, results that a variable keeps, copies of the
+//! parameters, and the weights of a program that only infers.
 //!
 //! It runs after everything else (`purposes.rs`) and takes what is still unknown, and two guesses that a block's size can
 //! refute. An input is created or copied by the program itself: a line outside every module calls an operator that only
@@ -186,7 +186,7 @@ fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     }
 }
 
-/// For each size, the births of its blocks in order, each with the latest free of those born until then.
+/// For each size, the births of its blocks in order. Each has the latest free among the blocks born up to then.
 struct Spans(BTreeMap<u64, Vec<Span>>);
 
 /// The first and the last event of a block; `None` before the first and after the last event of the recording.

@@ -1,4 +1,4 @@
-//! Whether a request failed for want of memory or because free memory was in pieces, from a message alone: [`Shortage`].
+//! Whether memory was short or fragmented, from a message alone: [`Shortage`].
 
 use super::wording::OutOfMemory;
 use crate::failure::Cause;
@@ -58,7 +58,7 @@ impl OutOfMemory {
     }
 }
 
-/// Half of the last decimal that PyTorch prints of such a size.
+/// Half of the last decimal that PyTorch prints for a size of this magnitude.
 fn rounding(bytes: u64) -> u64 {
     let unit = [1u64 << 30, 1 << 20, 1 << 10].into_iter().find(|unit| bytes >= *unit);
     unit.map_or(0, |unit| unit / 200)

@@ -1,7 +1,7 @@
 //! One message about memory that ran out: [`OutOfMemory`], whatever the version of PyTorch that wrote it.
 //!
-//! Values are found by the words around them and not by their order, so that a wording of several versions is one, and a
-//! message that somebody shortened still says what it says.
+//! Values are found by the words around them and not by their order, so one parser reads the wordings of all
+//! versions, and a shortened message still yields what it contains.
 
 use super::size::leading;
 use super::text::number;
@@ -19,7 +19,7 @@ pub enum Source {
     Driver,
 }
 
-/// What a message says. Sizes are in bytes and, where the message has two decimals, rounded.
+/// What a message says. Sizes are in bytes; they are rounded if the message has two decimals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// Who ran out.
@@ -69,12 +69,12 @@ impl OutOfMemory {
         }
     }
 
-    /// Whether a message begins in this line, and of whom.
+    /// Whether a message begins in this line, and whose.
     pub(super) fn begins(line: &str) -> Option<(usize, Source, &'static str)> {
         STARTS.iter().find_map(|&(words, source, name)| line.find(words).map(|at| (at, source, name)))
     }
 
-    /// The message at the beginning of a text that may go on after it.
+    /// The message at the beginning of a text, which may continue after it.
     pub(super) fn parse(text: &str) -> Option<OutOfMemory> {
         let (at, source, name) = Self::begins(text)?;
         let mut found = Self::of(source, name);
@@ -177,7 +177,7 @@ impl OutOfMemory {
     }
 }
 
-/// How a message begins; the first that a line contains is the one.
+/// How messages begin; the first of these that a line contains counts.
 const STARTS: [(&str, Source, &str); 18] = [
     ("CUDA out of memory.", Source::Allocator, "CUDA"),
     ("HIP out of memory.", Source::Allocator, "HIP"),
@@ -204,7 +204,7 @@ fn after(text: &str, words: &str) -> Option<u64> {
     leading(&text[text.find(words)? + words.len()..]).map(|(bytes, _)| bytes)
 }
 
-/// The size that stands before these words.
+/// The size before these words.
 fn before(text: &str, words: &str) -> Option<u64> {
     let ahead = &text[..text.find(words)?];
     // A number and a unit: two words.

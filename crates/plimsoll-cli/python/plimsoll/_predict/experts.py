@@ -1,6 +1,6 @@
-"""Routers of mixtures of experts: they choose by values that were not computed, which would give every token to no
-expert, or to the first. The choice is assumed to give equal shares: row i takes the experts that follow those of row
-i - 1, in a circle. Values that depend on that are marked (`even`). Only code that speaks of experts has any: a
+"""Routers of mixtures of experts: they choose by values that were not computed, which would send all tokens to the
+first expert, or none to any. The choice is assumed to give equal shares: row i takes the experts after those of row i
+- 1, cyclically. Values that depend on that are marked (`even`). Only code whose names mention experts counts: a
 classifier's `argmax` and the `topk` of a metric choose among few, too.
 """
 
@@ -141,7 +141,7 @@ def keep_scattered(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def argument(operator: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An argument by its name; None if the operator has none of that name."""
+    """An argument by its name; None if the operator has no argument of that name."""
     for at, it in enumerate(operator._schema.arguments):
         if it.name == name:
             return kwargs.get(name, args[at] if at < len(args) else it.default_value)

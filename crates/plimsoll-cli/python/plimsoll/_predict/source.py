@@ -1,5 +1,5 @@
 """The program's source, for dataflow.py: the expressions that a frame is at, the scopes of names, and values of
-variables. Nothing here runs code of the program's.
+variables. Nothing here runs the program's code.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Site:
         return tests if tests and is_jump(self.name) else calls
 
     def known_source(self) -> Source:
-        """The source; only where it has expressions, so that there is one."""
+        """The source; call it only if there are expressions, so that there is one."""
         assert self.source is not None
         return self.source
 
@@ -187,6 +187,6 @@ def looked_up(expression: Any, frame: FrameType) -> Any:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file is of an installed package, the standard library, or ours."""
+    """Whether a file belongs to an installed package, the standard library, or us."""
     places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
     return any(place in path for place in places)

@@ -62,7 +62,7 @@ class Forked:
         os.chdir(here)
 
     def call(self, name: str, *args: Any) -> int:
-        """Calls a function of the C library. Raises OSError where it fails."""
+        """Calls a function of the C library. Raises OSError if it fails."""
         words = [ctypes.c_long(it) if isinstance(it, int) else it for it in args]
         result = int(getattr(self.library, name)(*words))
         if result < 0:
@@ -82,8 +82,8 @@ class Forked:
                 file.write(text)
 
     def opened(self, number: int, cover: protocol.Cover, folder: str) -> tuple[str, str]:
-        """Opens the folders of a cover; returns its place and the mount's options. What the program wrote before the
-        fork lies between the disk and what it writes now.
+        """Opens the folders of a cover; returns its place and the mount's options. The program's writes from before
+        the fork are a layer between the disk and its writes now.
         """
         made = [os.path.join(folder, str(number), name) for name in ("upper", "work")]
         for it in made:

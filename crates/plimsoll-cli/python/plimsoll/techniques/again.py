@@ -1,9 +1,9 @@
-"""The second computation of a block, whose results are those of the first one: it has the parameters
-(`torch.func.functional_call` puts others in their place for a call), the buffers, the numbers and flags on its
-modules, and the generators of Python and NumPy as they were before the first. What it does to them is undone, so that
-a block that counts its calls counts each once. PyTorch's checkpointing restores its own generators.
+"""The second computation of a block gives the results of the first one. It sees the state from before the first: the
+parameters (`torch.func.functional_call` replaces them for a call), the buffers, the numbers and flags on its modules,
+and the generators of Python and NumPy. Its changes to them are undone, so that a block that counts its calls counts
+each call once. PyTorch's checkpointing restores its own generators.
 
-The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are
+The first calls of a class of blocks show which buffers and attributes they change: not every call does, if layers are
 skipped at random. Normalization layers are left out: their results do not depend on their statistics, so the second
 computation leaves those as they are.
 """
@@ -37,7 +37,7 @@ places: weakref.WeakKeyDictionary[Any, Places] = weakref.WeakKeyDictionary()  # 
 
 
 def is_plain(block: Any, draws: bool) -> bool:
-    """Whether a second computation needs no state of the first one."""
+    """Whether a second computation needs no state from the first one."""
     known, found = changes.get(type(block)), places.get(block)
     if known is None or found is None or known.calls <= FIRST or known.attributes:
         return False
@@ -45,7 +45,9 @@ def is_plain(block: Any, draws: bool) -> bool:
 
 
 class Members:
-    """The parameters and buffers at these places as they are now. While it is open, they are these again."""
+    """The current parameters and buffers at these places. While it is open, the parameters and buffers have
+    these values again.
+    """
 
     def __init__(self, found: Any) -> None:
         self.kept = [(place, key, place.get(key)) for place, key in found]
@@ -187,7 +189,7 @@ class Again:
 
 
 def own_buffers(block: Any) -> list[tuple[str, Any]]:
-    """The buffers of a block, without those of normalization layers: [(name, buffer)]."""
+    """The buffers of a block, except those of normalization layers: [(name, buffer)]."""
     found = ((name, place.get(key)) for name, place, key in places[block].buffers)
     return [(name, it) for name, it in found if it is not None and not it.is_inference()]
 
@@ -203,7 +205,7 @@ def simple(block: Any) -> dict[tuple[str, str], Any]:
 
 
 def attribute(block: Any, path: str, name: str) -> Any:
-    """The value of an attribute now; None where a block of this class has no such module."""
+    """The value of an attribute now; None if a block of this class has no such module."""
     try:
         return vars(block.get_submodule(path)).get(name)
     except AttributeError:
@@ -242,7 +244,7 @@ class Generators:
 
 
 def restore(state: Generators) -> None:
-    """Puts the generators back to this state."""
+    """Restores this state of the generators."""
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy.random"].set_state(state.numpy)

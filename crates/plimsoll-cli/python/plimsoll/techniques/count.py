@@ -1,9 +1,9 @@
 """Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that
-it reads and writes, and where it ran. Only for a run of its own: a dispatch mode keeps tensors alive a little longer.
+it reads and writes, and where it ran. Only for a separate run: a dispatch mode keeps tensors alive a little longer.
 
 Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model;
-`block N.M` inside the nested block M of it; `rest` is all else, evaluation too. The step is the one with the fewest
-FLOPs: others may contain an evaluation.
+`block N.M` inside the nested block M of it; `rest` is everything else, including evaluation. The step is the one with
+the fewest FLOPs: others may contain an evaluation.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Count:
             self.blocks += 1
 
     def mark(self, block: Any, outside: str, phase: str) -> None:
-        """What a block's call computes is of this phase."""
+        """A block's call computes in this phase."""
 
         def enter(module: Any, args: Any) -> None:
             # What is computed again in the backward pass is no forward pass.
@@ -145,7 +145,7 @@ class Mode(TorchDispatchMode):
 
 
 def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The operator and its arguments, with the lengths of `ctc_loss` as numbers where the host has them. Under a
+    """The operator and its arguments, with the lengths of `ctc_loss` as numbers if the host has them. Under a
     dispatch mode, PyTorch chooses the form of `ctc_loss` whose lengths are tensors, which has no kernel for lengths
     in the host's memory.
     """
@@ -157,8 +157,8 @@ def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[An
 
 
 def rate(packet: Any, tensors: Any) -> str:
-    """The type in which a GPU multiplies, that of the operator's first floating tensor; `conv` before that of a
-    convolution, which reaches less of it.
+    """The type in which a GPU multiplies: the type of the operator's first floating-point tensor. A convolution's has
+    the prefix `conv`, because it reaches less of the GPU's rate.
     """
     is_convolution = "convolution" in packet.__name__
     kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)

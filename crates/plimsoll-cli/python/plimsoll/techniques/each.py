@@ -1,4 +1,4 @@
-"""The code to add where the program has several models or several optimizers: a line for each."""
+"""The code to add if the program has several models or several optimizers: a line for each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ MOST = 4  # lines
 
 
 def model(call: str, acted: list[str], of: list[str]) -> list[str]:
-    """`acted` are the classes of the models that the technique acted on, of the classes of all."""
+    """`acted` are the classes of the models that the technique acted on, out of all classes."""
     return several(call, "model", acted) if len(of) > 1 else [call]
 
 
@@ -16,7 +16,7 @@ def optimizer(call: str, kinds: list[str]) -> list[str]:
 
 
 def several(call: str, variable: str, names: list[str]) -> list[str]:
-    """A line for each name, or a loop where there are many."""
+    """A line for each name, or a loop if there are many."""
     if len(names) <= MOST:
         return [f"{call}  # {variable}: {name}" for name in names]
     counts = {name: names.count(name) for name in names}

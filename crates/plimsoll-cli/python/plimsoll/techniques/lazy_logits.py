@@ -1,7 +1,7 @@
 """The result of a linear layer that is not computed yet: `LazyLogits` holds the layer's input and weight.
 
 Views that keep the last dimension are applied to the input instead. A loss takes the parts (chunked_loss.py). For any
-other use the result is computed as without us, which `OTHER_USES` hears.
+other use the result is computed as usual, and `OTHER_USES` is told.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def plain(call: Callable[[], Any]) -> Any:
 
 
 def note(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
-    """The layer's result is used otherwise than by a loss."""
+    """Something other than a loss uses the layer's result."""
     for it in torch.utils._pytree.tree_leaves((args, kwargs)):
         if isinstance(it, LazyLogits):
             for heard in OTHER_USES:
@@ -121,7 +121,7 @@ METADATA = set(
 
 
 def view(lazy: LazyLogits, *sizes: Any) -> Any:
-    """`view` and `reshape`, where the last dimension stays."""
+    """`view` and `reshape`, if the last dimension stays."""
     size: Any = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     if isinstance(size, torch.dtype) or lazy.options["moved"] or not all(isinstance(it, int) for it in size):
         return NotImplemented
@@ -136,7 +136,7 @@ def view(lazy: LazyLogits, *sizes: Any) -> Any:
 
 
 def flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """`flatten`, where the last dimension stays."""
+    """`flatten`, if the last dimension stays."""
     dim = lazy.dim()
     start, end = start_dim % dim, end_dim % dim
     if lazy.options["moved"] or end >= dim - 1:
@@ -155,7 +155,7 @@ def to_float(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
 
 
 def to(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
-    """`to`, where it changes only the floating type."""
+    """`to`, if it changes only the floating-point type."""
     dtype = kwargs.pop("dtype", None)
     kwargs.pop("non_blocking", None), kwargs.pop("copy", None)
     device = kwargs.pop("device", None)
@@ -236,7 +236,7 @@ def log_softmax(lazy: LazyLogits, dim: int | None = None, _stacklevel: Any = 3, 
 
 
 def cat(tensors: Any, dim: int = 0) -> Any:
-    """Of rows of the same layer."""
+    """Concatenates rows of the same layer."""
     first = tensors[0]
     # Options with tensors compare by identity first, so the owner comes before the rest.
     same_layer: Callable[..., Any] = lambda it: (

@@ -41,7 +41,7 @@ class Rows:
 
 
 class Own(torch.autograd.Function):
-    """From the whole batch to the rows of this rank."""
+    """Takes this rank's rows of the whole batch."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:
@@ -54,7 +54,7 @@ class Own(torch.autograd.Function):
 
 
 class All(torch.autograd.Function):
-    """From the rows of this rank to those of all."""
+    """Gathers the rows of all ranks from the rows of this one."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:
@@ -82,7 +82,7 @@ class Sum(torch.autograd.Function):
 
 
 class Lazy(torch.Tensor):
-    """All ranks' rows of a tensor that a model returns beside its loss: exchanged where the program uses it. All
+    """All ranks' rows of a tensor that a model returns beside its loss: exchanged when the program uses it. All
     ranks run the same program, so all do at the same place.
     """
 

@@ -15,10 +15,10 @@ use rustix::thread::UnshareFlags;
 
 use super::places::Mount;
 
-/// A mount namespace; whether it is one without a user namespace.
+/// Makes a mount namespace; returns whether that needed no user namespace.
 ///
 /// # Errors
-/// There is none for this user.
+/// This user cannot make one.
 pub(super) fn unshare() -> Result<bool, String> {
     #[allow(
         deprecated,

@@ -25,7 +25,7 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.bin"))
 
 const NAME: &str = "libplimsoll_redirect.so";
 
-/// The variable that the library sets where it could confine the process.
+/// The variable that the library sets if it could confine the process.
 const ANSWER: &str = "PLIMSOLL_REDIRECT_CONFINED";
 
 /// The private folder of a run.
@@ -71,8 +71,10 @@ impl Redirect {
         check.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match check.status() {
             Ok(status) if status.success() => Ok(redirect),
-            _ => Err("the kernel has no Landlock of its second version (Linux 5.19), or it is switched off"
-                .to_owned()),
+            _ => {
+                Err("the kernel lacks version 2 of Landlock (Linux 5.19), or Landlock is switched off"
+                    .to_owned())
+            }
         }
     }
 
@@ -115,7 +117,7 @@ impl Redirect {
     }
 }
 
-/// Whether there is such a program: what starts it could not say why there is none.
+/// Whether there is such a program: whatever starts it could not report that there is none.
 ///
 /// # Errors
 /// There is none.
@@ -137,7 +139,7 @@ pub(super) fn find(words: &[OsString]) -> std::io::Result<()> {
     Err(kind.into())
 }
 
-/// Becomes a command, if this process is confined; an empty one only asks.
+/// Becomes a command, if this process is confined; an empty command only tests that.
 pub(super) fn confined(words: &[OsString]) -> Exit {
     if std::env::var_os(ANSWER).is_none_or(|answer| answer != "yes") {
         return Exit::Unreadable;

@@ -17,7 +17,7 @@ const MOST: usize = 200;
 pub(in crate::predict) struct Written {
     /// The largest first.
     pub(in crate::predict) files: Vec<File>,
-    /// All of them, those that are not in the list too.
+    /// All of them, including those that are not in the list.
     pub(in crate::predict) count: u64,
     pub(in crate::predict) bytes: u64,
     /// How many new files stay in each cache.
@@ -77,7 +77,7 @@ impl Written {
         self.files.truncate(MOST);
     }
 
-    /// Adds what the program has removed, by the marks in this folder; `files` are its own files.
+    /// Adds what the program has removed, according to the marks in this folder; `files` are its own files.
     pub(super) fn add_gone(&mut self, marks: &Path, files: &Path) {
         self.add_marks(marks, Path::new(""), files);
         self.files.truncate(MOST);

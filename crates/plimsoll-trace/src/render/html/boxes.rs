@@ -1,7 +1,7 @@
 //! Stacks as a tree of boxes, the outermost line at the root: [`Boxes`].
 //!
-//! Only Python counts, without the lines by which modules and decorators call what counts: `Linear.forward` is
-//! shown, `Module._call_impl` above it is not. Below the innermost line stands the operator.
+//! Only lines of Python count, without those through which modules and decorators call them: `Linear.forward` is
+//! shown, `Module._call_impl` above it is not. The operator is below the innermost line.
 
 use std::cmp::Reverse;
 
@@ -14,10 +14,10 @@ use crate::explain::{Name, is_library, is_python};
 use crate::render::{Report, words as say};
 use crate::snapshot::{FrameId, StackId};
 
-/// Lines of a stack that are shown; of a deeper one, as recursion makes it, so many from either end.
+/// How many lines of a stack are shown; a deeper one, as from recursion, shows this many from either end.
 const DEPTH: usize = 60;
 
-/// What a box stands for.
+/// What a box represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Label {
     All,
@@ -29,12 +29,12 @@ pub(super) enum Label {
     Between,
 }
 
-/// A box; its parent stands before it.
+/// A box; its parent comes before it.
 struct Node {
     parent: usize,
     depth: usize,
     label: Label,
-    /// Of all blocks that are listed, whenever they are live.
+    /// The bytes of all listed blocks, whenever they are live.
     bytes: u64,
 }
 
@@ -83,7 +83,7 @@ impl Boxes {
         }
     }
 
-    /// The largest boxes; a parent is never smaller, so that each one's is there.
+    /// The largest boxes; a parent is never smaller than its child, so every parent is among them.
     pub(super) fn cut(self, most: usize) -> Cut {
         let nodes = self.nodes;
         let mut order: Vec<usize> = (0..nodes.len()).collect();
@@ -105,7 +105,7 @@ impl Boxes {
 pub(super) struct Cut {
     nodes: Vec<Node>,
     order: Vec<usize>,
-    /// For each box of the tree its place on the page, or that of the nearest one around it.
+    /// For each box of the tree, its index on the page, or the index of the nearest enclosing box.
     pub(super) places: Vec<u32>,
 }
 
@@ -165,7 +165,7 @@ fn path(report: &Report<'_>, stack: Option<StackId>) -> Vec<Label> {
     path
 }
 
-/// Whether a file's lines only call others: they are shown where nothing else is.
+/// Whether a file's lines only call others: they are shown only if nothing else is.
 fn is_plumbing(file: &str) -> bool {
     const FILES: [&str; 5] = [
         "torch/nn/modules/module.py",

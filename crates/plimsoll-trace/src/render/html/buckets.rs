@@ -26,16 +26,16 @@ pub(super) struct Bucket {
     pass: u8,
 }
 
-/// A trace in stretches of equally many events; the moment before the first event is in the first.
+/// A trace, divided into stretches with the same number of events; the moment before the first event is in the first.
 pub(super) struct Buckets {
     pub(super) events: usize,
     pub(super) list: Vec<Bucket>,
-    /// When the last event was, microseconds since the first; `None` if no event tells its time.
+    /// When the last event was, microseconds since the first; `None` if no event has a time.
     span_us: Option<u64>,
 }
 
 impl Buckets {
-    /// The curve of a device in at most so many buckets; none without events.
+    /// The curve of a device in at most `most` buckets; none without events.
     pub(super) fn of(
         device: &DeviceExplanation,
         origins: &Origins,
