@@ -2,7 +2,11 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-pub(super) const RTX_4090: Gpu = Gpu {
+/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+pub(super) const GPUS: &[Gpu] =
+    &[RTX_4090, RTX_4080, RTX_4070_TI_SUPER, RTX_4070, RTX_4060_TI_16GB, RTX_6000_ADA, L40S, L40, L4];
+
+const RTX_4090: Gpu = Gpu {
     name: "RTX-4090",
     card: "NVIDIA GeForce RTX 4090",
     memory_bytes: 25_382_879_232,
@@ -31,7 +35,7 @@ pub(super) const RTX_4090: Gpu = Gpu {
     datasheet: "NVIDIA Ada GPU Architecture, appendix A (GeForce RTX 4090)",
 };
 
-pub(super) const RTX_4080: Gpu = Gpu {
+const RTX_4080: Gpu = Gpu {
     name: "RTX-4080",
     card: "NVIDIA GeForce RTX 4080",
     memory_bytes: 16_828_596_224,
@@ -56,7 +60,7 @@ pub(super) const RTX_4080: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const RTX_4070_TI_SUPER: Gpu = Gpu {
+const RTX_4070_TI_SUPER: Gpu = Gpu {
     name: "RTX-4070-Ti-SUPER",
     card: "NVIDIA GeForce RTX 4070 Ti SUPER",
     memory_bytes: 16_750_372_454,
@@ -81,7 +85,7 @@ pub(super) const RTX_4070_TI_SUPER: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const RTX_4070: Gpu = Gpu {
+const RTX_4070: Gpu = Gpu {
     name: "RTX-4070",
     card: "NVIDIA GeForce RTX 4070",
     memory_bytes: 12_481_200_128,
@@ -106,7 +110,7 @@ pub(super) const RTX_4070: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const RTX_4060_TI_16GB: Gpu = Gpu {
+const RTX_4060_TI_16GB: Gpu = Gpu {
     name: "RTX-4060-Ti-16GB",
     card: "NVIDIA GeForce RTX 4060 Ti",
     memory_bytes: 16_718_495_744,
@@ -131,7 +135,7 @@ pub(super) const RTX_4060_TI_16GB: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const L40S: Gpu = Gpu {
+const L40S: Gpu = Gpu {
     name: "L40S",
     card: "NVIDIA L40S",
     memory_bytes: 47_695_527_936,
@@ -154,7 +158,7 @@ pub(super) const L40S: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const L40: Gpu = Gpu {
+const L40: Gpu = Gpu {
     name: "L40",
     card: "NVIDIA L40",
     memory_bytes: 47_674_136_985,
@@ -174,7 +178,7 @@ pub(super) const L40: Gpu = Gpu {
     ..L40S
 };
 
-pub(super) const RTX_6000_ADA: Gpu = Gpu {
+const RTX_6000_ADA: Gpu = Gpu {
     name: "RTX-6000-Ada",
     card: "NVIDIA RTX 6000 Ada Generation",
     memory_bytes: 50_983_862_272,
@@ -196,7 +200,7 @@ pub(super) const RTX_6000_ADA: Gpu = Gpu {
     ..L40S
 };
 
-pub(super) const L4: Gpu = Gpu {
+const L4: Gpu = Gpu {
     name: "L4",
     card: "NVIDIA L4",
     memory_bytes: 23_583_784_960,
