@@ -3,8 +3,18 @@
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
 /// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
-pub(super) const GPUS: &[Gpu] =
-    &[RTX_4090, RTX_4080, RTX_4070_TI_SUPER, RTX_4070, RTX_4060_TI_16GB, RTX_6000_ADA, L40S, L40, L4];
+pub(super) const GPUS: &[Gpu] = &[
+    RTX_4090,
+    RTX_4080,
+    RTX_4080_SUPER,
+    RTX_4070_TI_SUPER,
+    RTX_4070,
+    RTX_4060_TI_16GB,
+    RTX_6000_ADA,
+    L40S,
+    L40,
+    L4,
+];
 
 const RTX_4090: Gpu = Gpu {
     name: "RTX-4090",
@@ -57,6 +67,31 @@ const RTX_4080: Gpu = Gpu {
         i8: Some(tera(389.9)),
     },
     datasheet: "NVIDIA Ada GPU Architecture, appendix (GeForce RTX 4080)",
+    ..RTX_4090
+};
+
+const RTX_4080_SUPER: Gpu = Gpu {
+    name: "RTX-4080-SUPER",
+    card: "NVIDIA GeForce RTX 4080 SUPER",
+    memory_bytes: 16_750_372_454,
+    memory_source: "15.60 GiB in shanice-l/UNOPose#4, to 0.01 GiB",
+    multiprocessors: 80,
+    l2_bytes: 67_108_864,
+    bus_bits: 256,
+    clock_khz: 2_550_000,
+    memory_clock_khz: 11_501_000,
+    power_watts: 320,
+    bandwidth: Bandwidth::pcie(736.3, 32.0),
+    flops: FlopRates {
+        f64: tera(0.816),
+        f32: tera(52.2),
+        tf32: Some(tera(52.2)),
+        f16: tera(104.4),
+        bf16: Some(tera(104.4)),
+        fp8: Some(tera(208.9)),
+        i8: Some(tera(417.8)),
+    },
+    datasheet: "NVIDIA's specifications of the GeForce RTX 4080 SUPER (rates per core and clock: the RTX 4090's)",
     ..RTX_4090
 };
 
