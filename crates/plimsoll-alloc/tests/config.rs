@@ -1,11 +1,10 @@
-//! The configuration string compared with PyTorch's parser: `config/answers.json`, which
-//! `config/make.py` makes on the oracle. Then features of ours alone: the place of an error, warnings,
+//! The configuration string beyond what PyTorch's parser has (`src/config/answers.rs`): the place of an error, warnings,
 //! writing options as a string, and that no string makes the parser panic.
 
 use plimsoll_alloc::{
     Config, ConfigProblem, InvalidOption, PinnedConfig, Reserve, RoundupRest, Setting, TieOrder, WarningKind,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::bodies::config::{reads_and_writes, writes_divisions};
 
@@ -13,73 +12,6 @@ const MIB: u64 = 1 << 20;
 
 fn answers() -> Value {
     serde_json::from_str(include_str!("config/answers.json")).unwrap()
-}
-
-/// `config` as `config/oracle.cpp` prints PyTorch's.
-fn printed(config: &Config) -> Value {
-    let (pinned, no_bound) = (config.pinned(), u64::MAX);
-    json!({
-        "large_segment": config.large_segment_bytes(),
-        "max_split": config.max_split_bytes().unwrap_or(no_bound),
-        "max_non_split_rounding": config.max_non_split_rounding_bytes(),
-        "gc": config.garbage_collection_threshold(),
-        "expandable": config.expandable_segments(),
-        "roundup": config.roundup_power2_divisions(),
-        "background": pinned.use_background_threads(),
-        "round_threshold": pinned.max_round_threshold_bytes().unwrap_or(no_bound),
-        "cached": pinned.max_cached_bytes().unwrap_or(no_bound),
-        "release_lock": config.release_lock_on_cudamalloc(),
-        "capture_reuse": config.graph_capture_record_stream_reuse(),
-        "fraction": config.per_process_memory_fraction(),
-        "throw": config.throw_on_cudamalloc_oom(),
-        "host_register": pinned.use_cuda_host_register(),
-        "register_threads": pinned.num_register_threads(),
-        "reserve_segment_mb": pinned.reserve_segment_bytes() / MIB,
-        "catch_all": pinned.free_catch_all(),
-        "reserve": config.expandable_segments_reserve().map(|reserve| match reserve {
-            Reserve::Fraction(fraction) => json!(["fraction", fraction]),
-            Reserve::Gibibytes(gibibytes) => json!(["gibibytes", gibibytes]),
-        }),
-    })
-}
-
-/// Equality, where PyTorch's floating-point numbers are strings.
-fn same(ours: &Value, theirs: &Value) -> bool {
-    match (ours, theirs) {
-        (Value::Number(ours), Value::String(theirs)) => ours.as_f64() == theirs.parse().ok(),
-        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b)),
-        _ => ours == theirs,
-    }
-}
-
-/// Compares one answer. PyTorch keeps the MiB of a pinned reserve unbounded; only their bytes have an effect.
-fn compare(ours: Option<&Config>, defaults: &Value, theirs: &Value, text: &str) {
-    assert_eq!(ours.is_some(), theirs.is_object(), "accepted, for {text:?}");
-    let (Some(ours), Some(changed)) = (ours.map(printed), theirs.as_object()) else { return };
-    for (option, value) in ours.as_object().unwrap() {
-        let mut expected = changed.get(option).unwrap_or(&defaults[option]).clone();
-        if option == "reserve_segment_mb" {
-            expected = json!(expected.as_u64().unwrap().wrapping_mul(MIB) / MIB);
-        }
-        assert!(same(value, &expected), "{option} is {value}, not {expected}, for {text:?}");
-    }
-}
-
-#[test]
-fn every_string_is_parsed_as_in_pytorch() {
-    let answers = answers();
-    let cases = answers["cases"].as_array().unwrap();
-    assert!(cases.len() >= 500);
-    for case in cases {
-        let mut config = Config::default();
-        for (text, theirs) in case[1].as_array().unwrap().iter().zip(case[2].as_array().unwrap()) {
-            let text = text.as_str().unwrap();
-            let parsed = if case[0] == "start" { Config::parse(text) } else { config.apply(text) };
-            compare(parsed.as_ref().ok().map(|parsed| &parsed.config), &answers["defaults"], theirs, text);
-            config = parsed.map_or(config, |parsed| parsed.config);
-            reads_and_writes(text);
-        }
-    }
 }
 
 #[test]
@@ -110,6 +42,8 @@ impl Dice {
 fn no_string_makes_it_panic() {
     let (answers, mut dice) = (answers(), Dice(1));
     let cases = answers["cases"].as_array().unwrap();
+    let texts = cases.iter().flat_map(|case| case[1].as_array().unwrap());
+    texts.for_each(|text| reads_and_writes(text.as_str().unwrap()));
     let letters: Vec<char> = ",:[]>-+.0123eExpGT \t\u{0}é\u{3000}".chars().collect();
     for _ in 0..30_000 {
         let mut text: Vec<char> = Vec::new();
@@ -278,6 +212,14 @@ fn older_pytorch_lets_the_rest_overwrite_the_entry_before() {
     check("[1:1,2:2,>:4]", [1, 4, 4]);
     check("[>:4]", [4, 4, 4]);
     check("[1:1,2:2,4:8,>:4,2:1]", [1, 1, 4]);
+}
+
+#[test]
+fn a_large_segment_must_hold_every_block_that_is_cut_from_one() {
+    let set = |bytes| Config::default().with_large_segment_bytes(bytes);
+    assert_eq!(set(10 * MIB), Err(InvalidOption::LargeSegmentTooSmall { bytes: 10 * MIB }));
+    assert_eq!(set(20 * MIB + 1), Err(InvalidOption::NotWholeMebibytes { bytes: 20 * MIB + 1 }));
+    assert_eq!(set(11 * MIB).map(|config| config.large_segment_bytes()), Ok(11 * MIB));
 }
 
 #[test]

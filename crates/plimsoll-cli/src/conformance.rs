@@ -17,7 +17,7 @@ pub(crate) struct ConformanceArgs {
     paths: Vec<PathBuf>,
     /// The result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
 /// A recording and what its replay found.

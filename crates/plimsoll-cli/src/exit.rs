@@ -47,6 +47,12 @@ pub(crate) struct Answer {
     pub(crate) exit: Exit,
 }
 
+impl From<()> for Answer {
+    fn from((): ()) -> Answer {
+        Answer::default()
+    }
+}
+
 impl From<String> for Answer {
     fn from(text: String) -> Answer {
         Answer { text, exit: Exit::Done }

@@ -65,7 +65,7 @@ mod whatif;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::exit::{Answer, ERROR_SCHEMA, Exit, Failure};
 
@@ -91,81 +91,78 @@ Exit codes:
   5  your program failed
   130, 143  training was ended by Ctrl-C or SIGTERM, after saving if --save is given";
 
-#[derive(Subcommand)]
-enum Verb {
-    /// Say why memory ran out, and what used it: from a message, a log or a memory snapshot
-    Explain(explain::ExplainArgs),
-    /// Predict the GPU memory of a PyTorch program, without a GPU
-    Predict(predict::PredictArgs),
-    /// Find techniques that make a PyTorch program fit a GPU, without the GPU and without an edit
-    Plan(plan::PlanArgs),
-    /// Run a PyTorch program with techniques that use less memory, and explain it if memory runs out
-    Run(run::RunArgs),
-    /// Train a network in Rust within a memory limit, and account for every byte
-    Train {
-        #[command(subcommand)]
-        what: train::What,
-    },
-    /// Watch the memory of a running program: PyTorch under `run`, or training in Rust
-    Top(top::TopArgs),
-    /// Find memory that grows from step to step, and whether it leaks
-    Leaks(leaks::LeaksArgs),
-    /// Compare the peaks of two memory snapshots
-    Diff(diff::DiffArgs),
-    /// Check the quality of a memory snapshot, and how to record a better one
-    Doctor(doctor::DoctorArgs),
-    /// Replay a memory snapshot's requests under other allocator settings
-    Whatif(whatif::WhatIfArgs),
-    /// Check a memory snapshot against limits, for CI: exit code 1 if it exceeds one
-    Check(check::CheckArgs),
-    /// Convert a memory snapshot to the format of another tool
-    Export(export::ExportArgs),
-    /// Print Python code that records a good snapshot
-    Record(record::RecordArgs),
-    /// Replay recorded calls of PyTorch's allocator, and compare every answer
-    Conformance(conformance::ConformanceArgs),
-    /// Measure speed
-    Bench {
-        #[command(subcommand)]
-        what: bench::What,
-    },
-    /// What `nvidia-smi` prints of imitated GPUs, for programs that `predict` runs
-    #[command(hide = true, disable_help_flag = true)]
-    NvidiaSmi {
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<String>,
-    },
-    /// Print completions for a shell
-    Completions(manual::CompletionsArgs),
-    /// Write man pages
-    Man(manual::ManArgs),
+/// Makes [`Verb`] of its rows: the help, the name, the arguments, and what runs it.
+macro_rules! verbs {
+    ($($(#[$help:meta])* $verb:ident($args:ty) => $run:path,)*) => {
+        #[derive(Subcommand)]
+        enum Verb {
+            $($(#[$help])* $verb($args),)*
+        }
+
+        impl Verb {
+            fn run(&self) -> Result<Answer, Failure> {
+                match self {
+                    $(Verb::$verb(args) => $run(args).map(Answer::from),)*
+                }
+            }
+        }
+    };
 }
 
-impl Verb {
-    /// The schema of a failure, where JSON was asked for.
-    fn failure_schema(&self) -> Option<&'static str> {
-        let (json, schema) = match self {
-            Verb::Train { what } => (what.json(), "plimsoll.train/1"),
-            Verb::Predict(args) => (args.json, ERROR_SCHEMA),
-            Verb::Plan(args) => (args.json, ERROR_SCHEMA),
-            Verb::Top(args) => (args.json, ERROR_SCHEMA),
-            Verb::Explain(args) => (args.json, ERROR_SCHEMA),
-            Verb::Leaks(args) => (args.json, ERROR_SCHEMA),
-            Verb::Diff(args) => (args.json, ERROR_SCHEMA),
-            Verb::Doctor(args) => (args.json, ERROR_SCHEMA),
-            Verb::Whatif(args) => (args.json, ERROR_SCHEMA),
-            Verb::Check(args) => (args.json, ERROR_SCHEMA),
-            Verb::Conformance(args) => (args.json, ERROR_SCHEMA),
-            Verb::Bench { what } => (what.json(), ERROR_SCHEMA),
-            Verb::Export(_)
-            | Verb::Record(_)
-            | Verb::Run(_)
-            | Verb::NvidiaSmi { .. }
-            | Verb::Completions(_)
-            | Verb::Man(_) => return None,
-        };
-        json.then_some(schema)
-    }
+verbs! {
+    /// Say why memory ran out, and what used it: from a message, a log or a memory snapshot
+    Explain(explain::ExplainArgs) => explain::run,
+    /// Predict the GPU memory of a PyTorch program, without a GPU
+    Predict(predict::PredictArgs) => predict::run,
+    /// Find techniques that make a PyTorch program fit a GPU, without the GPU and without an edit
+    Plan(plan::PlanArgs) => plan::run,
+    /// Run a PyTorch program with techniques that use less memory, and explain it if memory runs out
+    Run(run::RunArgs) => run::run,
+    /// Train a network in Rust within a memory limit, and account for every byte
+    #[command(subcommand)]
+    Train(train::What) => train::run,
+    /// Watch the memory of a running program: PyTorch under `run`, or training in Rust
+    Top(top::TopArgs) => top::run,
+    /// Find memory that grows from step to step, and whether it leaks
+    Leaks(leaks::LeaksArgs) => leaks::run,
+    /// Compare the peaks of two memory snapshots
+    Diff(diff::DiffArgs) => diff::run,
+    /// Check the quality of a memory snapshot, and how to record a better one
+    Doctor(doctor::DoctorArgs) => doctor::run,
+    /// Replay a memory snapshot's requests under other allocator settings
+    Whatif(whatif::WhatIfArgs) => whatif::run,
+    /// Check a memory snapshot against limits, for CI: exit code 1 if it exceeds one
+    Check(check::CheckArgs) => check::run,
+    /// Convert a memory snapshot to the format of another tool
+    Export(export::ExportArgs) => export::run,
+    /// Print Python code that records a good snapshot
+    Record(record::RecordArgs) => record::run,
+    /// Replay recorded calls of PyTorch's allocator, and compare every answer
+    Conformance(conformance::ConformanceArgs) => conformance::run,
+    /// Measure speed
+    #[command(subcommand)]
+    Bench(bench::What) => bench::run,
+    /// What `nvidia-smi` prints of imitated GPUs, for programs that `predict` runs
+    #[command(hide = true, disable_help_flag = true)]
+    NvidiaSmi(smi::SmiArgs) => smi::run,
+    /// Print completions for a shell
+    Completions(manual::CompletionsArgs) => completions,
+    /// Write man pages
+    Man(manual::ManArgs) => man,
+}
+
+fn completions(args: &manual::CompletionsArgs) -> Result<(), Failure> {
+    manual::completions(args, Cli::command())
+}
+
+fn man(args: &manual::ManArgs) -> Result<(), Failure> {
+    manual::man(args, Cli::command())
+}
+
+/// Whether the option `--json` of a verb, or of one below it, was given.
+fn is_json(given: &ArgMatches) -> bool {
+    let own = given.try_get_one("json").ok().flatten().is_some_and(|is_given: &bool| *is_given);
+    own || given.subcommand().is_some_and(|(_, below)| is_json(below))
 }
 
 /// Whether a command line that was not understood contains --json, before the user's program.
@@ -179,8 +176,10 @@ fn main() -> ExitCode {
     if let Some(exit) = helper {
         return exit.into();
     }
-    let verb = match Cli::try_parse() {
-        Ok(it) => it.verb,
+    let given = Cli::command().try_get_matches();
+    let parsed = given.and_then(|given| Ok((Cli::from_arg_matches(&given)?.verb, is_json(&given))));
+    let (verb, is_json) = match parsed {
+        Ok(parsed) => parsed,
         Err(error) if error.use_stderr() && asks_for_json(std::env::args_os()) => {
             let message = error.to_string();
             let failure = Failure::new(Exit::Usage, message.trim_start_matches("error: ").trim_end());
@@ -190,31 +189,11 @@ fn main() -> ExitCode {
         // Help and usage errors: 0 or 2.
         Err(error) => return ExitCode::from(u8::try_from(output::usage(&error)).unwrap_or(2)),
     };
-    let schema = verb.failure_schema();
-    let outcome = match verb {
-        Verb::Train { what } => train::run(&what),
-        Verb::Predict(args) => predict::run(&args),
-        Verb::Plan(args) => plan::run(&args),
-        Verb::Run(args) => run::run(&args),
-        Verb::Top(args) => top::run(&args),
-        Verb::Explain(args) => explain::run(&args),
-        Verb::Leaks(args) => leaks::run(&args),
-        Verb::Diff(args) => diff::run(&args),
-        Verb::Doctor(args) => doctor::run(&args),
-        Verb::Whatif(args) => whatif::run(&args).map(Answer::from),
-        Verb::Check(args) => check::run(&args),
-        Verb::Export(args) => export::run(&args).map(|()| Answer::default()),
-        Verb::Record(args) => record::run(&args).map(|()| Answer::default()),
-        Verb::Conformance(args) => conformance::run(&args),
-        Verb::Bench { what } => bench::run(what).map(Answer::from),
-        Verb::NvidiaSmi { arguments } => smi::run(&arguments),
-        Verb::Completions(args) => manual::completions(&args, Cli::command()).map(|()| Answer::default()),
-        Verb::Man(args) => manual::man(&args, Cli::command()).map(|()| Answer::default()),
-    };
-    match outcome.and_then(|answer| output::result(&answer.text).map(|()| answer.exit)) {
+    match verb.run().and_then(|answer| output::result(&answer.text).map(|()| answer.exit)) {
         Ok(exit) => exit.into(),
         Err(failure) => {
-            output::failure(&failure, schema);
+            let schema = if matches!(verb, Verb::Train(_)) { train::SCHEMA } else { ERROR_SCHEMA };
+            output::failure(&failure, is_json.then_some(schema));
             failure.exit.into()
         }
     }

@@ -18,6 +18,7 @@ use crate::output::{BOLD, RESET};
 use crate::recording::Recording;
 
 #[derive(Args)]
+#[command(after_help = "Example: plimsoll whatif snapshot.pickle")]
 pub(crate) struct WhatIfArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]
@@ -38,7 +39,7 @@ pub(crate) struct WhatIfArgs {
     limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
 /// Replays the recorded requests under each setting; the result is text for stdout.

@@ -1,5 +1,7 @@
 //! What files may cost: an error, soon, for those that were made to be expensive; and no file is replaced unasked.
 
+use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -9,10 +11,10 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 
-use crate::program::{Folder, kept, plimsoll, stderr, text};
+use crate::program::{Folder, kept, plimsoll, stderr, text, verbs};
 
 /// Runs with a limit on the wall clock, which ends a program that hangs.
-fn soon(args: &[&str], stdin: Stdio) -> Output {
+fn soon<W: AsRef<OsStr> + Debug>(args: &[W], stdin: Stdio) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     let mut child = command
         .args(args)
@@ -91,17 +93,11 @@ fn pipes_and_devices_are_no_files_and_nothing_hangs() {
     let folder = Folder::new("pipes");
     let pipe = folder.file("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
-    for verb in [
-        &["explain"][..],
-        &["leaks"],
-        &["doctor"],
-        &["whatif"],
-        &["check", "--no-oom"],
-        &["export", "--to", "folded"],
-    ] {
+    for verb in verbs::reading_snapshots() {
         for file in [pipe.as_str(), "/dev/zero"] {
-            let output = soon(&[verb, &[file]].concat(), Stdio::null());
-            assert_eq!(output.status.code(), Some(3), "{verb:?} {file}");
+            let words = verb.words(file);
+            let output = soon(&words, Stdio::null());
+            assert_eq!(output.status.code(), Some(3), "{words:?}");
             assert!(stderr(&output).contains("not a file but a pipe or a device"), "{}", stderr(&output));
         }
     }

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use crate::program::{Folder, json, kept, plimsoll, stderr};
+use crate::program::{Folder, json, kept, plimsoll, stderr, verbs};
 
 #[test]
 fn what_cannot_be_read_exits_with_3_and_says_what_it_is() {
@@ -12,45 +12,42 @@ fn what_cannot_be_read_exits_with_3_and_says_what_it_is() {
     fs::write(&empty, "").expect("a file");
     fs::write(&other, "a poem").expect("a file");
     let missing = folder.file("missing");
+    let verbs = verbs::reading_snapshots();
+    // `explain` reads more than snapshots.
+    let verbs: Vec<_> = verbs.iter().filter(|verb| verb.verb() != "explain").collect();
     for (file, part) in [
         (missing.as_str(), "No such file"),
         (folder.path(), "s a directory"),
         (&empty, "the file is empty"),
         (&other, "not a memory snapshot"),
     ] {
-        for verb in [
-            &["leaks"][..],
-            &["doctor"],
-            &["whatif"],
-            &["check", "--no-oom"],
-            &["export", "--to", "folded"],
-            &["diff", &kept("tiny.pickle.gz")],
-        ] {
-            let output = plimsoll(&[verb, &[file]].concat());
-            assert_eq!(output.status.code(), Some(3), "{verb:?} {file}");
+        for verb in &verbs {
+            let words = verb.words(file);
+            let output = plimsoll(&words);
+            assert_eq!(output.status.code(), Some(3), "{words:?}");
             let error = stderr(&output);
             assert!(error.contains(&format!("error: {file}: ")) && error.contains(part), "{error}");
-            assert!(output.stdout.is_empty(), "{verb:?} {file}");
+            assert!(output.stdout.is_empty(), "{words:?}");
         }
     }
 }
 
 #[test]
 fn a_failure_is_json_where_json_was_asked_for() {
-    for verb in [
-        &["explain", "/no/such"][..],
-        &["leaks", "/no/such"],
-        &["diff", "/no/such", "/no/such"],
-        &["doctor", "/no/such"],
-        &["whatif", "/no/such"],
-        &["check", "/no/such", "--no-oom"],
-        &["conformance", "/no/such"],
-        &["bench", "snapshot", "/no/such"],
-    ] {
-        let output = plimsoll(&[verb, &["--json"]].concat());
-        assert_eq!(output.status.code(), Some(3), "{verb:?}");
+    let others = [&["conformance", "/no/such"][..], &["bench", "snapshot", "/no/such"]];
+    let others = others.map(|words| words.iter().map(|&word| word.to_owned()).collect());
+    let verbs = verbs::reading_snapshots();
+    let reading = verbs.iter().filter(|verb| verb.has_json).map(|verb| verb.words("/no/such"));
+    for mut words in reading.chain(others) {
+        words.push("--json".to_owned());
+        let output = plimsoll(&words);
+        assert_eq!(output.status.code(), Some(3), "{words:?}");
         let answer = json(&output);
-        assert_eq!((&answer["schema"], &answer["exit"]), (&"plimsoll.error/1".into(), &3.into()), "{verb:?}");
+        assert_eq!(
+            (&answer["schema"], &answer["exit"]),
+            (&"plimsoll.error/1".into(), &3.into()),
+            "{words:?}"
+        );
         assert_eq!(answer["verdict"], "failed");
         assert!(answer["summary"].as_str().is_some_and(|why| why.contains("/no/such")), "{answer}");
     }

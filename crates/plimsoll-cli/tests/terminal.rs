@@ -1,5 +1,7 @@
 //! What reaches a terminal: no control character of a file, a file's name or an argument, whatever the verb.
 
+use std::ffi::OsStr;
+use std::fmt::Debug;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
@@ -9,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::program::{Folder, kept};
+use crate::program::{Folder, kept, verbs};
 
 /// Codes of a title, of colours (both forms), a bell, a return, and marks that reverse what follows.
 const HOSTILE: &str = "\x1b]0;owned\x07\x1b[31mx\u{9b}32m\r\u{8}\u{7f}\u{202e}gpj\u{2066}\u{200f}\u{61c}.y";
 
 /// What the program writes to a terminal that is both of its streams.
-fn shown(folder: &str, words: &[&str]) -> String {
+fn shown<W: AsRef<OsStr>>(folder: &str, words: &[W]) -> String {
     let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a pseudo-terminal");
     grantpt(&master).expect("granted");
     unlockpt(&master).expect("unlocked");
@@ -48,7 +50,7 @@ fn shown(folder: &str, words: &[&str]) -> String {
 }
 
 /// Whether a text holds nothing but text and plain colours.
-fn check(words: &[&str], text: &str) {
+fn check(words: &impl Debug, text: &str) {
     let mut rest = text.to_owned();
     for code in ["0", "1", "4", "31", "32", "33", "1;31", "2"] {
         rest = rest.replace(&format!("\x1b[{code}m"), "");
@@ -100,25 +102,25 @@ fn no_verb_writes_what_a_file_says_as_a_command_to_the_terminal() {
     fs::write(folder.0.join(&name), hostile_snapshot()).expect("a file");
     let other = kept("tiny.pickle.gz");
     let mut said = 0;
+    let mut all: Vec<Vec<String>> = Vec::new();
+    for verb in verbs::reading_snapshots() {
+        all.push(verb.words(&name));
+        all.extend(verb.has_json.then(|| [verb.words(&name), vec!["--json".to_owned()]].concat()));
+    }
     for words in [
-        &["explain", &name][..],
-        &["explain", &name, "--json"],
-        &["explain", &name, "--events"],
+        &["explain", &name, "--events"][..],
         &["explain", &name, "--device", "5"],
         &["explain", &name, &other],
         &["explain", &name, "--html", HOSTILE],
-        &["leaks", &name],
-        &["leaks", &name, "--json"],
-        &["doctor", &name],
-        &["doctor", &name, "--json"],
-        &["whatif", &name],
-        &["check", &name, "--no-oom", "--peak-below", "1MiB"],
+        &["check", &name, "--peak-below", "1MiB"],
         &["diff", &name, &other],
-        &["export", &name, "--to", "folded"],
         &["export", &name, "--to", "perfetto"],
         &["export", &name, "--to", "speedscope"],
         &["export", &name, "--to", "folded", "-o", &format!("{name}.folded")],
     ] {
+        all.push(words.iter().map(|&word| word.to_owned()).collect());
+    }
+    for words in &all {
         let text = shown(folder.path(), words);
         check(words, &text);
         said += usize::from(text.contains("\\u001b"));
@@ -133,36 +135,35 @@ fn no_error_and_no_unknown_word_commands_the_terminal() {
     fs::write(folder.0.join(&bad), HOSTILE).expect("a file");
     let option = format!("--{HOSTILE}");
     let size = format!("12{HOSTILE}");
-    let mut errors: Vec<Vec<&str>> = vec![
-        vec![HOSTILE],
-        vec!["explain", &option],
-        vec!["explain", &option, "--json"],
-        vec!["explain", "x", "--device-total", &size],
-        vec!["explain", "x", "--category", HOSTILE],
-        vec!["predict", "--gpu", HOSTILE, "--", "python", "x.py"],
-        vec!["predict", "--gpu", "RTX-4090", "--", HOSTILE],
-        vec!["plan", "--gpu", "RTX-4090", "--", HOSTILE],
-        vec!["run", "--", HOSTILE],
-        vec!["run", "--with", HOSTILE, "--", "true"],
-        vec!["train", "mnist", "--data", HOSTILE],
-        vec!["train", HOSTILE],
-        vec!["top", "--prometheus", HOSTILE],
-        vec!["top", HOSTILE],
-        vec!["conformance", HOSTILE],
-        vec!["bench", "snapshot", HOSTILE],
-        vec!["completions", HOSTILE],
-        vec!["man", "/dev/null/\u{9b}31m"],
-        vec!["record", "-o", "/dev/null/\u{9b}31m"],
-        vec!["help", HOSTILE],
+    let errors = [
+        &[HOSTILE][..],
+        &["explain", &option],
+        &["explain", &option, "--json"],
+        &["explain", "x", "--device-total", &size],
+        &["explain", "x", "--category", HOSTILE],
+        &["predict", "--gpu", HOSTILE, "--", "python", "x.py"],
+        &["predict", "--gpu", "RTX-4090", "--", HOSTILE],
+        &["plan", "--gpu", "RTX-4090", "--", HOSTILE],
+        &["run", "--", HOSTILE],
+        &["run", "--with", HOSTILE, "--", "true"],
+        &["train", "mnist", "--data", HOSTILE],
+        &["train", HOSTILE],
+        &["top", "--prometheus", HOSTILE],
+        &["top", HOSTILE],
+        &["conformance", HOSTILE],
+        &["bench", "snapshot", HOSTILE],
+        &["completions", HOSTILE],
+        &["man", "/dev/null/\u{9b}31m"],
+        &["record", "-o", "/dev/null/\u{9b}31m"],
+        &["help", HOSTILE],
     ];
-    for file in [HOSTILE, &bad] {
-        for verb in ["explain", "leaks", "doctor", "whatif"] {
-            errors.push(vec![verb, file]);
-            errors.push(vec![verb, file, "--json"]);
+    let errors = errors.iter().map(|words| words.iter().map(|&word| word.to_owned()).collect());
+    let mut errors: Vec<Vec<String>> = errors.collect();
+    for verb in verbs::reading_snapshots() {
+        for file in [HOSTILE, &bad] {
+            errors.push(verb.words(file));
+            errors.extend(verb.has_json.then(|| [verb.words(file), vec!["--json".to_owned()]].concat()));
         }
-        errors.push(vec!["check", file, "--no-oom"]);
-        errors.push(vec!["diff", file, file]);
-        errors.push(vec!["export", file, "--to", "folded"]);
     }
     for words in errors {
         let text = shown(folder.path(), &words);

@@ -12,7 +12,7 @@
 //! | `table.rs`, `table/` | the rows, one file per generation |
 //! | `lookup.rs` | [`named`], [`of_capability`], [`nearest`], [`nearest_of`], and [`UnknownGpu`] |
 //!
-//! To add a GPU, add a constant to its generation's file and list it in `table.rs`.
+//! To add a GPU, add a constant to its generation's file and list it in `GPUS` there.
 
 #![forbid(unsafe_code)]
 

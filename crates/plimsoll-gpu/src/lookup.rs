@@ -206,10 +206,7 @@ mod tests {
         assert_eq!(named(""), Err(UnknownGpu::NotListed));
         assert_eq!(named("nvidia"), Err(UnknownGpu::NotListed));
         let why = UnknownGpu::NotListed.to_string();
-        assert!(
-            why.contains("known are H200, H100, H100-PCIe, H20; B200, GB200; B300; A100-80GB, "),
-            "{why}"
-        );
+        assert!(why.contains("known are H200, H100, H100-PCIe, H20; B200, GB200; B300; RTX-5090, "), "{why}");
     }
 
     #[test]

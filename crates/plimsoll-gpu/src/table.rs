@@ -12,49 +12,39 @@ mod older;
 
 use crate::Gpu;
 
+/// The rows of each generation, which its file lists.
+const GENERATIONS: [&[Gpu]; 5] = [hopper::GPUS, blackwell::GPUS, ada::GPUS, ampere::GPUS, older::GPUS];
+
 /// All GPUs of the table.
 ///
 /// ```
 /// assert!(plimsoll_gpu::GPUS.iter().any(|gpu| gpu.name == "B200"));
 /// ```
-pub const GPUS: &[Gpu] = &[
-    hopper::H200,
-    hopper::H100,
-    hopper::H100_PCIE,
-    hopper::H20,
-    blackwell::B200,
-    blackwell::GB200,
-    blackwell::B300,
-    ampere::A100_80GB,
-    ampere::A100_40GB,
-    ampere::A30,
-    ada::RTX_4090,
-    ada::RTX_4080,
-    ada::RTX_4070_TI_SUPER,
-    ada::RTX_4070,
-    ada::RTX_4060_TI_16GB,
-    ada::RTX_6000_ADA,
-    ada::L40S,
-    ada::L40,
-    ada::L4,
-    ampere::RTX_3090,
-    ampere::RTX_3080,
-    ampere::RTX_3070,
-    ampere::RTX_3060,
-    ampere::A10G,
-    ampere::A40,
-    ampere::A6000,
-    ampere::RTX_A5000,
-    older::T4,
-    older::RTX_2080_TI,
-    older::V100_32GB,
-    older::V100_16GB,
-    older::P100,
-    blackwell::RTX_5090,
-    blackwell::RTX_5080,
-    blackwell::RTX_5070_TI,
-    blackwell::RTX_PRO_6000,
-];
+pub const GPUS: &[Gpu] = &joined::<{ count() }>();
+
+const fn count() -> usize {
+    let (mut count, mut generation) = (0, 0);
+    while generation < GENERATIONS.len() {
+        count += GENERATIONS[generation].len();
+        generation += 1;
+    }
+    count
+}
+
+/// The rows of all generations, as one list.
+const fn joined<const COUNT: usize>() -> [Gpu; COUNT] {
+    let mut all = [GENERATIONS[0][0]; COUNT];
+    let (mut count, mut generation) = (0, 0);
+    while generation < GENERATIONS.len() {
+        let (mut row, rows) = (0, GENERATIONS[generation]);
+        while row < rows.len() {
+            all[count] = rows[row];
+            (count, row) = (count + 1, row + 1);
+        }
+        generation += 1;
+    }
+    all
+}
 
 #[cfg(test)]
 mod tests {

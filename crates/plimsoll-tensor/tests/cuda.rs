@@ -60,7 +60,7 @@ fn is_inner(test: &str, environment: &[(&str, &str)]) -> bool {
 fn launch_everything() {
     let gpu = Device::cuda(0).unwrap();
     let (mut missing, mut failed) = (BTreeSet::new(), Vec::new());
-    for (_, cases) in OPERATORS {
+    for (_, cases) in OPERATORS.iter() {
         for case in cases() {
             match suite::check_near(&case, &gpu) {
                 Ok(Outcome::Missing(op)) => drop(missing.insert(op)),

@@ -16,18 +16,8 @@ use crate::recorded_steps::transformers::{
     self, bert, filled, recorded, small_gpt2, small_images, small_llama, small_vit, tokens,
 };
 
-/// Trains a recorded program on the host and compares.
-fn learns(name: &str) {
-    let program = transformers::programs().into_iter().find(|program| program.name == name).unwrap();
-    (program.run)(&Device::cpu()).unwrap().check(name);
-}
-
 fn gpt2(scope: &Scope) -> Gpt2 {
     Gpt2::new(scope, small_gpt2()).unwrap()
-}
-
-fn same_names(name: &str, model: &impl Module, tied: &str) {
-    same_names_as(&recorded(name)["state_dict"], model, &[tied]);
 }
 
 fn same_names_as(expected: &Value, model: &impl Module, tied: &[&str]) {
@@ -44,24 +34,10 @@ fn same_names_as(expected: &Value, model: &impl Module, tied: &[&str]) {
 }
 
 #[test]
-fn gpt2_has_the_names_and_learns_the_steps_of_transformers() {
-    let model = gpt2(&Scope::new(&Device::cpu(), 1));
-    same_names("gpt2", &model, "lm_head.weight");
-    learns("gpt2");
-}
-
-#[test]
-fn gpt2_with_an_inner_width_and_an_epsilon_learns_the_steps_of_transformers() {
-    let config = Gpt2Config { n_inner: Some(40), layer_norm_epsilon: 1e-2, ..small_gpt2() };
-    let model = Gpt2::new(&Scope::new(&Device::cpu(), 1), config).unwrap();
-    same_names("gpt2, inner width and epsilon", &model, "lm_head.weight");
-    learns("gpt2, inner width and epsilon");
-}
-
-#[test]
-fn llama_has_the_names_and_learns_the_steps_of_transformers() {
-    same_names("llama", &Llama::new(&Scope::new(&Device::cpu(), 1), small_llama()).unwrap(), "");
-    learns("llama");
+fn recorded_models_have_the_names_and_learn_the_steps_of_transformers() {
+    for program in transformers::programs() {
+        (program.run)(&Device::cpu()).unwrap().check(program.name);
+    }
 }
 
 #[test]
@@ -79,12 +55,7 @@ fn a_dynamic_llama_reads_a_sequence_by_the_longest_before_it() {
 }
 
 #[test]
-fn llamas_for_longer_sequences_learn_the_steps_of_transformers() {
-    for name in
-        ["linear", "dynamic", "llama3", "yarn", "yarn of given scales", "longrope, short", "longrope, long"]
-    {
-        learns(&format!("llama, {name}"));
-    }
+fn a_scaling_that_cannot_be_is_refused() {
     let config =
         LlamaConfig { rope_scaling: Some(RopeScaling::Linear { factor: 0.0 }), ..LlamaConfig::default() };
     let error =
@@ -93,21 +64,6 @@ fn llamas_for_longer_sequences_learn_the_steps_of_transformers() {
 }
 
 const DECODER: [&str; 2] = ["cls.predictions.decoder.weight", "cls.predictions.decoder.bias"];
-
-#[test]
-fn bert_has_the_names_and_learns_the_steps_of_transformers() {
-    let model = bert(&Scope::new(&Device::cpu(), 1));
-    same_names_as(&recorded("bert")["state_dict"], &model, &DECODER);
-    assert!(DECODER.iter().all(|name| model.state_dict().get(name).is_some()), "tied names are saved");
-    learns("bert");
-}
-
-#[test]
-fn vit_has_the_names_and_learns_the_steps_of_torchvision() {
-    let model = Vit::new(&Scope::new(&Device::cpu(), 1), small_vit()).unwrap();
-    same_names_as(&recorded("vit")["state_dict"], &model, &[]);
-    learns("vit");
-}
 
 #[test]
 fn published_sizes_have_the_names_and_shapes_of_pytorchs() {

@@ -1,34 +1,41 @@
 //! The allocator's options: [`Config`]. A value of it is always valid.
 //!
-//! `definition.rs` has the options, their defaults and their meaning. Setters and validation:
-//! `setters.rs`, `pinned.rs` (pinned host memory), `value.rs`.
+//! The files, from the bottom up; a file uses only files above it:
 //!
-//! PyTorch's configuration string becomes a `Config` in `parse.rs` and, option by option, `options.rs` (with the state in
-//! `parser.rs`); `reader.rs` reads typed values, `tokens.rs` splits words and `numbers.rs` parses numbers as C does.
-//! `keys.rs` has the names, `roundup.rs` the one option with its own syntax, `error.rs`, `warning.rs` and
-//! `place.rs` the errors and warnings. `render.rs` writes a `Config` as a string.
+//! | file | contents |
+//! |---|---|
+//! | `place.rs`, `value.rs`, `error.rs`, `warning.rs` | places in a string; types of values; errors and warnings |
+//! | `setting.rs` | a value in a snapshot |
+//! | `numbers.rs`, `tokens.rs`, `reader.rs` | numbers as C reads them; words; values from words |
+//! | `roundup.rs`, `spelling.rs` | the one option with a syntax of its own; misspelt names |
+//! | `fields.rs`, `row.rs` | what an option is: a field with its setter; a row of the configuration string |
+//! | `pinned.rs`, `options.rs` | the options, their defaults, meaning and bounds |
+//! | `parse.rs`, `render.rs` | PyTorch's configuration string becomes a `Config`, and back |
+//! | `answers.rs` | a test: the string beside PyTorch's answers |
 
-mod definition;
+#[cfg(test)]
+mod answers;
 mod error;
-mod keys;
+mod fields;
 mod numbers;
 mod options;
 mod parse;
-mod parser;
 mod pinned;
 mod place;
 mod reader;
 mod render;
 mod roundup;
-mod setters;
+mod row;
+mod setting;
+mod spelling;
 mod tokens;
 mod value;
 mod warning;
 
-pub use definition::Config;
 pub use error::{ConfigError, ConfigProblem, InvalidOption};
+pub use options::Config;
 pub use parse::Parsed;
 pub use pinned::PinnedConfig;
-pub use render::Setting;
+pub use setting::Setting;
 pub use value::{CaptureTest, Reserve, RoundupRest, TieOrder};
 pub use warning::{ConfigWarning, NotApplicable, WarningKind};

@@ -1,198 +1,440 @@
-//! Each option of the configuration string: its type, its bounds, its setter.
+//! The allocator's options: [`Config`] has a field for each, [`OPTIONS`] its row in the configuration string.
 //!
-//! Two tables, for the two passes that Note [Two passes] in `parse.rs` explains. A one-word value
-//! is two words after the option's name.
+//! Both are in this file, so that an option is added here, and where it acts. The first table says what an option means, its
+//! type, default and setter. The second has PyTorch's name for it, and how its value is read, written and found in a snapshot.
 
-use super::definition::Config;
 use super::error::{ConfigError, ConfigProblem, InvalidOption};
-use super::parser::Parser;
-use super::pinned::PinnedConfig;
-use super::reader::Named;
-use super::value::MIB;
-use super::warning::{NotApplicable, WarningKind};
-use super::{keys, roundup};
+use super::fields::fields;
+use super::pinned::{PinnedConfig, whole_mebibytes};
+use super::reader::{Named, Reader};
+use super::roundup;
+use super::row::Pass::{Accelerator, Cuda, First};
+use super::row::Value::{Count, Own, Real, Size, Switch};
+use super::row::{self, Checked, Row};
+use super::setting::Setting;
+use super::value::{CaptureTest, MIB, ROUNDUP_ENTRIES, Reserve, RoundupRest, TieOrder};
+use super::warning::WarningKind;
+use crate::size::{LARGE_SEGMENT_BYTES, MIN_OWN_SEGMENT_BYTES};
 
-/// The options by name. Each returns where its value ends.
-impl Parser {
-    /// The options of every accelerator.
-    pub(super) fn common(&mut self, option: Named) -> Result<usize, ConfigError> {
-        let at = option.at + 2;
-        match self.reader.word(option.at).unwrap_or_default() {
-            keys::MAX_SPLIT => {
-                let bytes = self.mebibytes(option)?;
-                self.set(option, |config| config.with_max_split_bytes(Some(bytes)))?;
-            }
-            keys::MAX_NON_SPLIT_ROUNDING => {
-                let bytes = self.mebibytes(option)?;
-                self.set(option, |config| config.with_max_non_split_rounding_bytes(bytes))?;
-            }
-            keys::GARBAGE_COLLECTION => {
-                let threshold = self.real(option)?;
-                if threshold == 0.0 {
-                    let why = InvalidOption::ThresholdOutOfRange { threshold };
-                    return Err(self.reader.invalid(option, at, why)); // to switch it off, leave it out
-                }
-                self.set(option, |config| config.with_garbage_collection_threshold(threshold))?;
-            }
-            keys::ROUNDUP => {
-                self.reader.value_at(option, option.at)?;
-                let (rest, table) = (self.config.roundup_rest, &mut self.config.roundup_power2_divisions);
-                return roundup::read(&mut self.reader, option, rest, table);
-            }
-            keys::EXPANDABLE => self.config.expandable_segments = self.switch(option)?,
-            keys::PINNED_BACKGROUND => {
-                let on = self.switch(option)?;
-                self.set_pinned(option, |pinned| Ok(pinned.with_use_background_threads(on)))?;
-                self.no_effect(option, "no background thread polls for events");
-            }
-            keys::PINNED_ROUND_THRESHOLD => {
-                let bytes = self.mebibytes(option)?;
-                self.set_pinned(option, |pinned| pinned.with_max_round_threshold_bytes(Some(bytes)))?;
-                self.look_at_pinned(option);
-            }
-            keys::PINNED_CACHED => {
-                let bytes = self.mebibytes(option)?;
-                self.set_pinned(option, |pinned| pinned.with_max_cached_bytes(Some(bytes)))?;
-                self.look_at_pinned(option);
-            }
-            _ => return self.skip(option),
-        }
-        Ok(at)
-    }
+fields! {
+    /// The allocator's options. The default is that of PyTorch 2.15.
+    ///
+    /// ```
+    /// # use plimsoll_alloc::Config;
+    /// let config = Config::default().with_large_segment_bytes(64 << 20)?.with_expandable_segments(true);
+    /// assert_eq!(config.to_string(), "large_segment_size_mb:64,expandable_segments:True");
+    /// assert_eq!(Config::parse("expandable_segments:True, large_segment_size_mb:64")?.config, config);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[derive(Debug, Clone, PartialEq)]
+    pub struct Config {
+        /// Blocks of this size or more are never split, and serve only requests of this size or more; bytes.
+        /// None means no limit. As PyTorch: `max_split_size_mb`.
+        max_split_bytes: Option<u64> = None, with_max_split_bytes
+            /// Unless it is whole MiB and at least [`large_segment_bytes`](Self::large_segment_bytes).
+            within Config::split_within_bounds;
 
-    /// The options of CUDA.
-    pub(super) fn of_cuda(&mut self, option: Named) -> Result<usize, ConfigError> {
-        let at = option.at + 2;
-        match self.reader.word(option.at).unwrap_or_default() {
-            keys::BACKEND => self.backend(option)?,
-            keys::RELEASE_LOCK | keys::RELEASE_LOCK_HIP => {
-                self.config.release_lock_on_cudamalloc = self.switch(option)?;
-            }
-            keys::CAPTURE_REUSE => self.config.graph_capture_record_stream_reuse = self.switch(option)?,
-            keys::THROW => self.config.throw_on_cudamalloc_oom = self.switch(option)?,
-            keys::FRACTION => {
-                let fraction = self.real(option)?;
-                self.set(option, |config| config.with_per_process_memory_fraction(fraction))?;
-            }
-            keys::RESERVE => {
-                self.reader.value_at(option, option.at)?;
-                let reserve = self.reader.reserve(option, at)?;
-                self.config.expandable_segments_reserve = reserve.or(self.config.expandable_segments_reserve);
-            }
-            keys::RESERVE_BY_CLASS => return self.reserve_by_class(option),
-            keys::PINNED_REGISTER | keys::PINNED_REGISTER_HIP => {
-                let on = self.switch(option)?;
-                self.set_pinned(option, |pinned| Ok(pinned.with_use_cuda_host_register(on)))?;
-                self.no_effect(option, "the driver decides how host memory is pinned");
-            }
-            keys::PINNED_THREADS => {
-                let threads = self.whole(option)?;
-                self.set_pinned(option, |pinned| pinned.with_num_register_threads(threads))?;
-                self.no_effect(option, "the driver decides how host memory is pinned");
-            }
-            keys::PINNED_RESERVE => self.pinned_reserve(option)?,
-            keys::PINNED_CATCH_ALL => {
-                let on = self.switch(option)?;
-                self.set_pinned(option, |pinned| Ok(pinned.with_free_catch_all(on)))?;
-                self.no_effect(option, "an error while freeing is always returned");
-            }
-            _ => return self.skip(option),
-        }
-        Ok(at)
+        /// A request of [`max_split_bytes`](Self::max_split_bytes) or more takes a block only if the remainder
+        /// is less than this, bytes. As PyTorch: `max_non_split_rounding_mb`.
+        max_non_split_rounding_bytes: u64 = LARGE_SEGMENT_BYTES, with_max_non_split_rounding_bytes
+            /// Unless it is whole MiB and at least [`large_segment_bytes`](Self::large_segment_bytes).
+            within Config::rounding_within_bounds;
+
+        /// The fraction of the memory limit above which garbage is collected before the device is asked, 0 to 1;
+        /// 0 is off. As PyTorch: `garbage_collection_threshold`.
+        garbage_collection_threshold: f64 = 0.0, with_garbage_collection_threshold
+            /// Unless it is at least 0 and less than 1.
+            within Config::threshold_within_bounds;
+
+        /// Whether segments are reserved as address space and mapped page by page.
+        /// As PyTorch: `expandable_segments`.
+        expandable_segments: bool = false, with_expandable_segments;
+
+        /// How much address space an expandable segment reserves; None is 9/8 of the device's memory.
+        /// As PyTorch: `expandable_segments_reserve`.
+        expandable_segments_reserve: Option<Reserve> = None, with_expandable_segments_reserve
+            /// Unless it is more than 0 and finite.
+            within Config::reserve_within_bounds;
+
+        /// The fraction of the device's memory that a new allocator may reserve, 0 to 1.
+        /// As PyTorch: `per_process_memory_fraction`.
+        per_process_memory_fraction: f64 = 1.0, with_per_process_memory_fraction
+            /// Unless it is between 0 and 1.
+            within Config::fraction_within_bounds;
+
+        /// Whether a request beyond that fraction fails before the cache is released.
+        /// As PyTorch: `throw_on_cudamalloc_oom`.
+        throw_on_cudamalloc_oom: bool = false, with_throw_on_cudamalloc_oom;
+
+        /// Whether [`DeviceMemory`](crate::DeviceMemory) releases its lock while a segment is allocated, so that others
+        /// can use the cache meanwhile. Two concurrent requests may then exceed a limit together.
+        /// As PyTorch: `release_lock_on_cudamalloc`.
+        release_lock_on_cudamalloc: bool = false, with_release_lock_on_cudamalloc;
+
+        /// Whether blocks used on several streams may be reused within one graph capture, once the streams have
+        /// joined; [`Driver::captured`](crate::Driver::captured) must say so.
+        /// As PyTorch: `graph_capture_record_stream_reuse`.
+        graph_capture_record_stream_reuse: bool = false, with_graph_capture_record_stream_reuse;
+
+        /// The options of pinned host memory.
+        pinned: PinnedConfig = PinnedConfig::default(), with_pinned;
+
+        /// Which of two equal cached blocks is taken. Not in the configuration string.
+        tie_order: TieOrder = TieOrder::default(), with_tie_order;
+
+        /// What counts as a capture in progress. Not in the configuration string.
+        capture_test: CaptureTest = CaptureTest::default(), with_capture_test;
+
+        /// How a list of [`roundup_power2_divisions`](Self::roundup_power2_divisions) is read.
+        /// Not in the configuration string.
+        roundup_rest: RoundupRest = RoundupRest::default(), with_roundup_rest;
+
+        /// Whether the cache is searched once more after a release that freed memory, before a request fails.
+        /// PyTorch 2.15 does not. Not in the configuration string.
+        search_again_after_release: bool = false, with_search_again_after_release;
+    } and {
+        large_segment_bytes: u64 = LARGE_SEGMENT_BYTES;
+        roundup_power2_divisions: roundup::Table = [0; ROUNDUP_ENTRIES];
     }
 }
 
-/// The options with their own syntax or rules.
-impl Parser {
-    /// The backend cannot change after startup; a string must not name two.
-    fn backend(&mut self, option: Named) -> Result<(), ConfigError> {
-        let at = self.reader.value_at(option, option.at)?;
-        let named = self.reader.needed(option, at)?.to_owned();
-        if named != keys::NATIVE && named != keys::CUDA_MALLOC_ASYNC {
-            return Err(self.reader.fail(option, at, ConfigProblem::UnknownBackend));
-        }
-        if *self.backend.get_or_insert_with(|| named.clone()) != named {
-            return Err(self.reader.fail(option, at, ConfigProblem::BackendChanged));
-        }
-        if named != keys::NATIVE {
-            self.no_effect(option, "this is the native allocator");
-        }
-        Ok(())
+/// The options of the configuration string of PyTorch 2.15, in the order in which they are written.
+pub(super) static OPTIONS: &[Row<Config>] = &[
+    Row::new(
+        "large_segment_size_mb",
+        First,
+        Size(
+            |config| Some(config.large_segment_bytes),
+            |config, bytes| config.with_large_segment_bytes(bytes.unwrap_or(LARGE_SEGMENT_BYTES)),
+        ),
+    ),
+    Row {
+        in_snapshot: Some((1, "max_split_size")),
+        ..Row::new(
+            "max_split_size_mb",
+            Accelerator,
+            Size(Config::max_split_bytes, Config::with_max_split_bytes),
+        )
+    },
+    Row::new(
+        "max_non_split_rounding_mb",
+        Accelerator,
+        Size(
+            |config| {
+                let bytes = config.max_non_split_rounding_bytes;
+                (bytes != config.large_segment_bytes).then_some(bytes)
+            },
+            |config, bytes| {
+                let bytes = bytes.unwrap_or(config.large_segment_bytes);
+                config.with_max_non_split_rounding_bytes(bytes)
+            },
+        ),
+    ),
+    Row {
+        in_snapshot: Some((10, "roundup_power2_divisions")),
+        ..Row::new(
+            "roundup_power2_divisions",
+            Accelerator,
+            Own(row::Own {
+                read: |reader, config, option| {
+                    reader.value_at(option, option.at)?;
+                    roundup::read(reader, option, config.roundup_rest, &mut config.roundup_power2_divisions)
+                },
+                written: |config| roundup::write(&config.roundup_power2_divisions, config.roundup_rest),
+                setting: |config| Some(roundup::setting(&config.roundup_power2_divisions)),
+                with_setting: |config, setting| {
+                    let table = roundup::of_setting(config.roundup_power2_divisions, setting);
+                    config.with_roundup_power2_divisions(table)
+                },
+            }),
+        )
+    },
+    Row {
+        in_snapshot: Some((2, "garbage_collection_threshold")),
+        ..Row::new(
+            "garbage_collection_threshold",
+            Accelerator,
+            Real(Config::garbage_collection_threshold, |config, threshold| match threshold {
+                0.0 => Err(InvalidOption::ThresholdOutOfRange { threshold }), // to switch it off, leave it out
+                _ => config.with_garbage_collection_threshold(threshold),
+            }),
+        )
+    },
+    Row {
+        in_snapshot: Some((3, "expandable_segments")),
+        ..Row::new(
+            "expandable_segments",
+            Accelerator,
+            Switch(Config::expandable_segments, Config::with_expandable_segments),
+        )
+    },
+    Row::new(
+        "expandable_segments_reserve",
+        Cuda,
+        Own(row::Own {
+            written: |config| config.expandable_segments_reserve.map(|reserve| reserve.to_string()),
+            setting: |config| Some(Setting::Text(config.expandable_segments_reserve?.to_string())),
+            ..row::Own::new(|reader, config, option| {
+                let at = reader.value_at(option, option.at)?;
+                let reserve = reader.reserve(option, at)?;
+                config.expandable_segments_reserve = reserve.or(config.expandable_segments_reserve);
+                Ok(at)
+            })
+        }),
+    ),
+    Row::new(
+        "per_process_memory_fraction",
+        Cuda,
+        Real(Config::per_process_memory_fraction, Config::with_per_process_memory_fraction),
+    ),
+    Row::new(
+        "throw_on_cudamalloc_oom",
+        Cuda,
+        Switch(Config::throw_on_cudamalloc_oom, Config::with_throw_on_cudamalloc_oom),
+    ),
+    Row {
+        alias: Some("release_lock_on_hipmalloc"),
+        in_snapshot: Some((5, "release_lock_on_cudamalloc")),
+        ..Row::new(
+            "release_lock_on_cudamalloc",
+            Cuda,
+            Switch(Config::release_lock_on_cudamalloc, Config::with_release_lock_on_cudamalloc),
+        )
+    },
+    Row {
+        in_snapshot: Some((7, "graph_capture_record_stream_reuse")),
+        ..Row::new(
+            "graph_capture_record_stream_reuse",
+            Cuda,
+            Switch(Config::graph_capture_record_stream_reuse, Config::with_graph_capture_record_stream_reuse),
+        )
+    },
+    Row::new(
+        "pinned_reserve_segment_size_mb",
+        Cuda,
+        Own(row::Own {
+            written: |config| match config.pinned.reserve_segment_bytes() {
+                0 => None,
+                bytes => Some((bytes / MIB).to_string()),
+            },
+            setting: |config| Some(Setting::Integer(config.pinned.reserve_segment_bytes().cast_signed())),
+            ..row::Own::new(pinned_reserve)
+        }),
+    ),
+    Row {
+        in_snapshot: Some((8, "max_round_threshold")),
+        warning: rounds_more_than_it_caches,
+        ..Row::new(
+            "pinned_max_round_threshold_mb",
+            Accelerator,
+            Size(
+                |config| config.pinned.max_round_threshold_bytes(),
+                |config, bytes| config.pinning(|it| it.with_max_round_threshold_bytes(bytes)),
+            ),
+        )
+    },
+    Row {
+        in_snapshot: Some((9, "max_cached_size")),
+        warning: rounds_more_than_it_caches,
+        ..Row::new(
+            "pinned_max_cached_size_mb",
+            Accelerator,
+            Size(
+                |config| config.pinned.max_cached_bytes(),
+                |config, bytes| config.pinning(|it| it.with_max_cached_bytes(bytes)),
+            ),
+        )
+    },
+    Row {
+        no_effect: Some("no background thread polls for events"),
+        ..Row::new(
+            "pinned_use_background_threads",
+            Accelerator,
+            Switch(
+                |config| config.pinned.use_background_threads(),
+                |config, on| Config { pinned: config.pinned.with_use_background_threads(on), ..config },
+            ),
+        )
+    },
+    Row {
+        alias: Some("pinned_use_hip_host_register"),
+        in_snapshot: Some((6, "pinned_use_cuda_host_register")),
+        no_effect: Some("the driver decides how host memory is pinned"),
+        ..Row::new(
+            "pinned_use_cuda_host_register",
+            Cuda,
+            Switch(
+                |config| config.pinned.use_cuda_host_register(),
+                |config, on| Config { pinned: config.pinned.with_use_cuda_host_register(on), ..config },
+            ),
+        )
+    },
+    Row {
+        in_snapshot: Some((4, "pinned_num_register_threads")),
+        no_effect: Some("the driver decides how host memory is pinned"),
+        ..Row::new(
+            "pinned_num_register_threads",
+            Cuda,
+            Count(
+                |config| config.pinned.num_register_threads(),
+                |config, threads| config.pinning(|it| it.with_num_register_threads(threads)),
+            ),
+        )
+    },
+    Row {
+        no_effect: Some("an error while freeing is always returned"),
+        ..Row::new(
+            "pinned_free_catch_all",
+            Cuda,
+            Switch(
+                |config| config.pinned.free_catch_all(),
+                |config, on| Config { pinned: config.pinned.with_free_catch_all(on), ..config },
+            ),
+        )
+    },
+    Row::new("backend", Cuda, Own(row::Own::new(|reader, _, option| reader.backend(option)))),
+    Row {
+        no_effect: Some("streams have no classes here"),
+        ..Row::new(
+            "expandable_segments_reserve_by_class",
+            Cuda,
+            Own(row::Own::new(|reader, _, option| reader.reserve_by_class(option))),
+        )
+    },
+];
+
+/// The option of this name.
+pub(super) fn named(word: &str) -> Option<&'static Row<Config>> {
+    OPTIONS.iter().find(|row| row.names().any(|name| name == word))
+}
+
+/// The options that are like no other.
+impl Config {
+    /// The size of the segments that serve blocks between 1 MiB and 10 MiB, bytes.
+    /// As PyTorch: `large_segment_size_mb`.
+    pub fn large_segment_bytes(&self) -> u64 {
+        self.large_segment_bytes
     }
 
-    /// PyTorch does not check this size: the number of bytes wraps around, and may become 0.
-    fn pinned_reserve(&mut self, option: Named) -> Result<(), ConfigError> {
-        let mebibytes = self.whole(option)?;
-        if mebibytes == 0 {
-            return Err(self.reader.fail(option, option.at + 2, ConfigProblem::Zero));
+    /// Sets [`large_segment_bytes`](Self::large_segment_bytes), and
+    /// [`max_non_split_rounding_bytes`](Self::max_non_split_rounding_bytes) to the same, as PyTorch does.
+    ///
+    /// # Errors
+    /// Unless it is whole MiB, more than 10 MiB (every block cut from one must fit in one) and at most
+    /// [`max_split_bytes`](Self::max_split_bytes).
+    pub fn with_large_segment_bytes(self, bytes: u64) -> Result<Self, InvalidOption> {
+        whole_mebibytes(bytes)?;
+        if bytes <= MIN_OWN_SEGMENT_BYTES {
+            return Err(InvalidOption::LargeSegmentTooSmall { bytes });
         }
-        let bytes = mebibytes.wrapping_mul(MIB);
-        if mebibytes.checked_mul(MIB).is_none() {
-            self.reader.warn(option.at + 2, WarningKind::Wrapped { value: bytes / MIB });
-        }
-        self.set_pinned(option, |pinned| pinned.with_reserve_segment_bytes(bytes))
-    }
-
-    /// `[class:reserve,…]`; neither the brackets nor the separators are checked.
-    fn reserve_by_class(&mut self, option: Named) -> Result<usize, ConfigError> {
-        self.no_effect(option, "streams have no classes here");
-        let mut at = self.reader.value_at(option, option.at)? + 1;
-        while self.reader.needed(option, at)? != "]" {
-            let value_at = self.reader.value_at(option, at)?;
-            self.reader.reserve(option, value_at)?;
-            at = value_at + 1;
-            if self.reader.needed(option, at)? == "," {
-                at += 1;
+        match self.max_split_bytes {
+            Some(split_bytes) if split_bytes < bytes => {
+                Err(InvalidOption::BelowLargeSegment { bytes: split_bytes, at_least_bytes: bytes })
             }
+            _ => Ok(Self { large_segment_bytes: bytes, max_non_split_rounding_bytes: bytes, ..self }),
         }
-        Ok(at)
     }
 
-    /// PyTorch says this, too.
-    fn look_at_pinned(&mut self, option: Named) {
-        let pinned = &self.config.pinned;
-        if let (Some(rounded), Some(cached)) = (pinned.max_round_threshold_bytes(), pinned.max_cached_bytes())
-            && rounded > cached
-        {
-            self.reader.warn(option.at + 2, WarningKind::RoundsMoreThanItCaches);
+    /// The number of divisions of a power of two for rounding, by size; each a power of two, or 0 for off.
+    /// Entry `i` is for sizes from 2^(20+i) to 2^(21+i) bytes, the first for all smaller ones too, the last
+    /// for all larger ones. As PyTorch: `roundup_power2_divisions`.
+    pub fn roundup_power2_divisions(&self) -> &[u64; ROUNDUP_ENTRIES] {
+        &self.roundup_power2_divisions
+    }
+
+    /// Sets [`roundup_power2_divisions`](Self::roundup_power2_divisions).
+    ///
+    /// # Errors
+    /// Unless each entry is a power of two, or 0.
+    pub fn with_roundup_power2_divisions(
+        self,
+        divisions: [u64; ROUNDUP_ENTRIES],
+    ) -> Result<Self, InvalidOption> {
+        match divisions.iter().find(|&&divisions| divisions != 0 && !divisions.is_power_of_two()) {
+            Some(&divisions) => Err(InvalidOption::NotAPowerOfTwo { value: divisions }),
+            None => Ok(Self { roundup_power2_divisions: divisions, ..self }),
+        }
+    }
+
+    /// Sets an option of pinned host memory.
+    fn pinning(self, set: impl FnOnce(PinnedConfig) -> Checked<PinnedConfig>) -> Checked<Config> {
+        Ok(Self { pinned: set(self.pinned)?, ..self })
+    }
+
+    /// The options as a string that is applied at run time finds them: PyTorch resets some first.
+    pub(super) fn reset(self) -> Self {
+        let fresh = Self::default();
+        Self {
+            max_split_bytes: fresh.max_split_bytes,
+            garbage_collection_threshold: fresh.garbage_collection_threshold,
+            roundup_power2_divisions: fresh.roundup_power2_divisions,
+            max_non_split_rounding_bytes: self.large_segment_bytes,
+            ..self
         }
     }
 }
 
-/// A one-word value and its setter.
-impl Parser {
-    fn switch(&mut self, option: Named) -> Result<bool, ConfigError> {
-        let at = self.reader.value_at(option, option.at)?;
-        self.reader.switch(option, at)
+/// The bounds of the options' values.
+impl Config {
+    fn split_within_bounds(&self, bytes: Option<u64>) -> Result<Option<u64>, InvalidOption> {
+        let at_least_bytes = self.large_segment_bytes;
+        match bytes {
+            Some(bytes) if bytes < at_least_bytes => {
+                Err(InvalidOption::BelowLargeSegment { bytes, at_least_bytes })
+            }
+            bytes => whole_mebibytes(bytes.unwrap_or(0)).map(|()| bytes),
+        }
     }
 
-    fn whole(&mut self, option: Named) -> Result<u64, ConfigError> {
-        let at = self.reader.value_at(option, option.at)?;
-        self.reader.whole(option, at)
+    fn rounding_within_bounds(&self, bytes: u64) -> Result<u64, InvalidOption> {
+        let at_least_bytes = self.large_segment_bytes;
+        whole_mebibytes(bytes)?;
+        if bytes < at_least_bytes {
+            return Err(InvalidOption::BelowLargeSegment { bytes, at_least_bytes });
+        }
+        Ok(bytes)
     }
 
-    fn mebibytes(&mut self, option: Named) -> Result<u64, ConfigError> {
-        let at = self.reader.value_at(option, option.at)?;
-        self.reader.mebibytes(option, at)
+    fn threshold_within_bounds(&self, threshold: f64) -> Result<f64, InvalidOption> {
+        if !(0.0..1.0).contains(&threshold) {
+            return Err(InvalidOption::ThresholdOutOfRange { threshold });
+        }
+        Ok(threshold + 0.0) // -0 becomes 0
     }
 
-    fn real(&mut self, option: Named) -> Result<f64, ConfigError> {
-        let at = self.reader.value_at(option, option.at)?;
-        self.reader.real(option, at)
+    fn reserve_within_bounds(&self, reserve: Option<Reserve>) -> Result<Option<Reserve>, InvalidOption> {
+        match reserve {
+            Some(reserve) if !reserve.is_valid() => Err(InvalidOption::ReserveOutOfRange { reserve }),
+            reserve => Ok(reserve),
+        }
     }
 
-    fn set_pinned(
-        &mut self,
-        option: Named,
-        set: impl FnOnce(PinnedConfig) -> Result<PinnedConfig, InvalidOption>,
-    ) -> Result<(), ConfigError> {
-        self.set(option, |config| Ok(Config { pinned: set(config.pinned)?, ..config }))
+    fn fraction_within_bounds(&self, fraction: f64) -> Result<f64, InvalidOption> {
+        if !(0.0..=1.0).contains(&fraction) {
+            return Err(InvalidOption::FractionOutOfRange { fraction });
+        }
+        Ok(fraction + 0.0) // -0 becomes 0
     }
+}
 
-    /// Records that the option has no effect here.
-    fn no_effect(&mut self, option: Named, because: &'static str) {
-        let (name, offset) =
-            (self.reader.word(option.at).unwrap_or_default().to_owned(), self.reader.offset(option.at));
-        self.not_applicable.push(NotApplicable { option: name, offset, because });
+/// PyTorch does not check this size: the number of bytes wraps around, and may become 0.
+fn pinned_reserve(reader: &mut Reader, config: &mut Config, option: Named) -> Result<usize, ConfigError> {
+    let at = reader.value_at(option, option.at)?;
+    let mebibytes = reader.whole(option, at)?;
+    if mebibytes == 0 {
+        return Err(reader.fail(option, at, ConfigProblem::Zero));
     }
+    let bytes = mebibytes.wrapping_mul(MIB);
+    if mebibytes.checked_mul(MIB).is_none() {
+        reader.warn(at, WarningKind::Wrapped { value: bytes / MIB });
+    }
+    let pinned = config.pinned.with_reserve_segment_bytes(bytes);
+    config.pinned = pinned.map_err(|why| reader.invalid(option, at, why))?;
+    Ok(at)
+}
+
+/// PyTorch says this, too.
+fn rounds_more_than_it_caches(config: &Config) -> Option<WarningKind> {
+    let bounds = config.pinned.max_round_threshold_bytes().zip(config.pinned.max_cached_bytes());
+    bounds.filter(|(rounded, cached)| rounded > cached).map(|_| WarningKind::RoundsMoreThanItCaches)
 }

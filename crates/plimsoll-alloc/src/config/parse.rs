@@ -1,5 +1,5 @@
 //! The configuration string: [`Config::parse`] and [`Config::apply`], and the loop that reads the
-//! options. Each option is in `options.rs`.
+//! options. Each option is a row of `options.rs`.
 //!
 //! It accepts exactly the strings that PyTorch 2.15 accepts, with the same values; `tests/config.rs` compares
 //! several hundred strings. One difference is intended: a rejected string changes nothing. PyTorch
@@ -12,11 +12,11 @@
 
 use std::collections::BTreeSet;
 
-use super::definition::Config;
-use super::error::ConfigError;
-use super::keys;
-use super::parser::Parser;
-use super::reader::{Named, Reader};
+use super::error::{ConfigError, ConfigProblem};
+use super::options::{self, Config, OPTIONS};
+use super::reader::{NATIVE, Named, Reader};
+use super::row::{Pass, Row};
+use super::spelling::nearest;
 use super::warning::{ConfigWarning, NotApplicable, WarningKind};
 
 /// A parsed configuration string.
@@ -84,69 +84,78 @@ impl Config {
     }
 
     fn read(self, text: &str, moment: Moment) -> Result<Parsed, ConfigError> {
-        let fresh = Self::default();
-        let config = Self {
-            max_split_bytes: fresh.max_split_bytes,
-            garbage_collection_threshold: fresh.garbage_collection_threshold,
-            roundup_power2_divisions: fresh.roundup_power2_divisions,
-            max_non_split_rounding_bytes: self.large_segment_bytes,
-            ..self
-        };
-        let backend = (moment == Moment::RunTime).then(|| keys::NATIVE.to_owned());
-        let mut parser = Parser { reader: Reader::new(text), config, not_applicable: Vec::new(), backend };
-        parser.large_segment()?;
-        let names = parser.reading(Parser::common)?;
-        parser.reading(Parser::of_cuda)?;
-        parser.look_at_names(&names);
-        let Parser { reader, config, mut not_applicable, .. } = parser;
-        not_applicable.sort_by_key(NotApplicable::offset); // of two passes
-        Ok(Parsed { config, warnings: reader.into_warnings(), not_applicable })
+        let backend = (moment == Moment::RunTime).then(|| NATIVE.to_owned());
+        let (mut reader, mut config) = (Reader::new(text, backend), self.reset());
+        read_first(&mut reader, &mut config)?;
+        let names = read_pass(&mut reader, &mut config, Pass::Accelerator)?;
+        read_pass(&mut reader, &mut config, Pass::Cuda)?;
+        look_at_names(&mut reader, &names);
+        let (warnings, not_applicable) = reader.into_findings();
+        Ok(Parsed { config, warnings, not_applicable })
     }
 }
 
-/// Parses a string: Note [Two passes].
-impl Parser {
-    /// The size of a large segment bounds other options, so it is read first; the last one counts.
-    fn large_segment(&mut self) -> Result<(), ConfigError> {
-        for at in 0..self.reader.len() {
-            if self.reader.word(at) == Some(keys::LARGE_SEGMENT) {
-                let option = Named { at };
-                let value_at = self.reader.value_at(option, at)?;
-                let bytes = self.reader.mebibytes(option, value_at)?;
-                self.set(option, |config| config.with_large_segment_bytes(bytes))?;
-            }
-        }
-        Ok(())
-    }
+/// The option whose name is the word at `at`.
+fn option_at(reader: &Reader, at: usize) -> Option<&'static Row<Config>> {
+    reader.word(at).and_then(options::named)
+}
 
-    /// One pass: `read` parses an option and returns where its value ends. Returns the positions of the options.
-    fn reading(
-        &mut self,
-        read: impl Fn(&mut Self, Named) -> Result<usize, ConfigError>,
-    ) -> Result<Vec<Named>, ConfigError> {
-        let (mut at, mut names) = (0, Vec::new());
-        while at < self.reader.len() {
-            let option = Named { at };
-            names.push(option);
-            let end = read(self, option)?;
-            at = self.reader.after(end);
-        }
-        Ok(names)
-    }
+fn is_first(reader: &Reader, at: usize) -> bool {
+    option_at(reader, at).is_some_and(|row| row.pass == Pass::First)
+}
 
-    /// Warns about options that are set twice, or inside another option's value.
-    fn look_at_names(&mut self, names: &[Named]) {
-        let mut seen = BTreeSet::new();
-        let again = |option: &&Named| !seen.insert(self.reader.word(option.at));
-        let repeated: Vec<Named> = names.iter().filter(again).copied().collect();
-        for option in repeated {
-            self.reader.warn(option.at, WarningKind::SetAgain);
+/// The size of a large segment bounds other options, so it is read first; the last one counts.
+fn read_first(reader: &mut Reader, config: &mut Config) -> Result<(), ConfigError> {
+    for at in 0..reader.len() {
+        if let Some(row) = option_at(reader, at).filter(|row| row.pass == Pass::First) {
+            row.read(reader, config, Named { at })?;
         }
-        for at in 0..self.reader.len() {
-            let is_name = || names.binary_search_by_key(&at, |option| option.at).is_ok();
-            if self.reader.word(at) == Some(keys::LARGE_SEGMENT) && !is_name() {
-                self.reader.warn(at, WarningKind::HeededInsideAValue);
+    }
+    Ok(())
+}
+
+/// Reads the options of one pass, and skips the others. Returns the positions of all.
+fn read_pass(reader: &mut Reader, config: &mut Config, pass: Pass) -> Result<Vec<Named>, ConfigError> {
+    let (mut at, mut names) = (0, Vec::new());
+    while at < reader.len() {
+        let option = Named { at };
+        names.push(option);
+        let end = match option_at(reader, at) {
+            Some(row) if row.pass == pass => row.read(reader, config, option)?,
+            Some(_) => skip(reader, option)?,
+            None => {
+                let names = OPTIONS.iter().flat_map(Row::names);
+                let nearest = reader.word(at).and_then(|word| nearest(word, names));
+                return Err(reader.fail(option, at, ConfigProblem::UnknownOption { nearest }));
             }
+        };
+        at = reader.after(end);
+    }
+    Ok(names)
+}
+
+/// Skips a value of another pass. Returns where it ends.
+fn skip(reader: &mut Reader, option: Named) -> Result<usize, ConfigError> {
+    let value_at = reader.value_at(option, option.at)?;
+    if reader.word(value_at) != Some("[") {
+        return Ok(value_at);
+    }
+    let end = (value_at..reader.len()).find(|&at| reader.word(at) == Some("]"));
+    end.ok_or_else(|| reader.fail(option, value_at, ConfigProblem::ListNotClosed))
+}
+
+/// Warns about options that are set twice, or inside another option's value.
+fn look_at_names(reader: &mut Reader, names: &[Named]) {
+    let mut seen = BTreeSet::new();
+    let again = |option: &&Named| !seen.insert(reader.word(option.at));
+    let repeated: Vec<Named> = names.iter().filter(again).copied().collect();
+    for option in repeated {
+        reader.warn(option.at, WarningKind::SetAgain);
+    }
+    for at in 0..reader.len() {
+        let is_name = || names.binary_search_by_key(&at, |option| option.at).is_ok();
+        if is_first(reader, at) && !is_name() {
+            reader.warn(at, WarningKind::HeededInsideAValue);
         }
     }
 }

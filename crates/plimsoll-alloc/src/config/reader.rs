@@ -1,5 +1,5 @@
 //! Typed values from the words of a configuration string, with errors and warnings.
-//! The type of each option is in options.rs.
+//! The type of each option is in `options.rs`.
 
 use std::sync::Arc;
 
@@ -8,10 +8,13 @@ use super::numbers::{self, NoNumber};
 use super::place::Place;
 use super::tokens::{Token, tokens};
 use super::value::{MIB, Reserve};
-use super::warning::{ConfigWarning, WarningKind};
+use super::warning::{ConfigWarning, NotApplicable, WarningKind};
 
 /// The most MiB that fit in 64 bits of bytes.
 const MOST_MEBIBYTES: u64 = u64::MAX / MIB;
+
+/// The backend that this allocator is.
+pub(super) const NATIVE: &str = "native";
 
 /// An option in the string: the position of its name. Its value is two words further.
 #[derive(Debug, Clone, Copy)]
@@ -19,17 +22,22 @@ pub(super) struct Named {
     pub(super) at: usize,
 }
 
-/// The words, and the warnings so far.
+/// The words, and what was found so far.
 #[derive(Debug)]
 pub(super) struct Reader {
     text: Arc<str>,
     tokens: Vec<Token>,
     warnings: Vec<ConfigWarning>,
+    not_applicable: Vec<NotApplicable>,
+    /// The backend in use, once known.
+    backend: Option<String>,
 }
 
 impl Reader {
-    pub(super) fn new(text: &str) -> Self {
-        let mut reader = Self { text: text.into(), tokens: tokens(text), warnings: Vec::new() };
+    pub(super) fn new(text: &str, backend: Option<String>) -> Self {
+        let tokens = tokens(text);
+        let mut reader =
+            Self { text: text.into(), tokens, warnings: Vec::new(), not_applicable: Vec::new(), backend };
         for at in 0..reader.tokens.len() {
             if reader.tokens[at].is_spaced() {
                 reader.warn(at, WarningKind::SpaceInside);
@@ -47,22 +55,24 @@ impl Reader {
         self.tokens.get(at).map(|token| token.text.as_str())
     }
 
-    /// Byte offset of the word at `at`.
-    pub(super) fn offset(&self, at: usize) -> usize {
-        self.tokens[at].range.start
-    }
-
     pub(super) fn warn(&mut self, at: usize, slip: WarningKind) {
         let place = Place { text: self.text.clone(), range: self.tokens[at].range.clone() };
         self.warnings.push(ConfigWarning { place, slip });
     }
 
-    /// The warnings, in the order of the string, without duplicates.
-    pub(super) fn into_warnings(mut self) -> Vec<ConfigWarning> {
+    /// Records that the option has no effect here.
+    pub(super) fn no_effect(&mut self, option: Named, because: &'static str) {
+        let Token { text, range, .. } = &self.tokens[option.at];
+        self.not_applicable.push(NotApplicable { option: text.clone(), offset: range.start, because });
+    }
+
+    /// The warnings without duplicates, and the options without effect, in the order of the string.
+    pub(super) fn into_findings(mut self) -> (Vec<ConfigWarning>, Vec<NotApplicable>) {
         let key = |warning: &ConfigWarning| (warning.place.range.start, warning.slip.clone());
         self.warnings.sort_by_cached_key(key);
         self.warnings.dedup();
-        self.warnings
+        self.not_applicable.sort_by_key(NotApplicable::offset);
+        (self.warnings, self.not_applicable)
     }
 
     /// An error about `option`, at the word `at` or at the end.
@@ -100,7 +110,7 @@ impl Reader {
         at + 2
     }
 
-    pub(super) fn switch(&self, option: Named, at: usize) -> Result<bool, ConfigError> {
+    pub(super) fn switch(&mut self, option: Named, at: usize) -> Result<bool, ConfigError> {
         match self.needed(option, at)? {
             "True" => Ok(true),
             "False" => Ok(false),
@@ -145,6 +155,36 @@ impl Reader {
             self.warn(at, WarningKind::ReserveIgnored);
         }
         Ok(reserve)
+    }
+
+    /// `[class:reserve,…]`; neither the brackets nor the separators are checked. Returns where it ends.
+    pub(super) fn reserve_by_class(&mut self, option: Named) -> Result<usize, ConfigError> {
+        let mut at = self.value_at(option, option.at)? + 1;
+        while self.needed(option, at)? != "]" {
+            let value_at = self.value_at(option, at)?;
+            self.reserve(option, value_at)?;
+            at = value_at + 1;
+            if self.needed(option, at)? == "," {
+                at += 1;
+            }
+        }
+        Ok(at)
+    }
+
+    /// The backend cannot change after startup; a string must not name two. Returns where it ends.
+    pub(super) fn backend(&mut self, option: Named) -> Result<usize, ConfigError> {
+        let at = self.value_at(option, option.at)?;
+        let named = self.needed(option, at)?.to_owned();
+        if ![NATIVE, "cudaMallocAsync"].contains(&named.as_str()) {
+            return Err(self.fail(option, at, ConfigProblem::UnknownBackend));
+        }
+        if *self.backend.get_or_insert_with(|| named.clone()) != named {
+            return Err(self.fail(option, at, ConfigProblem::BackendChanged));
+        }
+        if named != NATIVE {
+            self.no_effect(option, "this is the native allocator");
+        }
+        Ok(at)
     }
 
     fn number<T>(

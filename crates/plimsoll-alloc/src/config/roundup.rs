@@ -6,6 +6,7 @@
 
 use super::error::{ConfigError, ConfigProblem, InvalidOption};
 use super::reader::{Named, Reader};
+use super::setting::Setting;
 use super::value::{ROUNDUP_ENTRIES, RoundupRest};
 use super::warning::WarningKind;
 
@@ -99,4 +100,23 @@ pub(super) fn write(table: &Table, rest: RoundupRest) -> Option<String> {
         (0..ROUNDUP_ENTRIES).filter(said).map(|index| format!("{}:{}", 1u64 << index, table[index]));
     let entries: Vec<_> = entries.chain(by_rest.then(|| format!(">:{end}"))).collect();
     Some(format!("[{}]", entries.join(",")))
+}
+
+/// The table in a snapshot: by size in MiB.
+pub(super) fn setting(table: &Table) -> Setting {
+    let sizes = (0..).map(|index| (1u64 << index).to_string());
+    Setting::BySize(sizes.zip(table.map(u64::cast_signed)).collect())
+}
+
+/// `table` with the entries of a snapshot's.
+pub(super) fn of_setting(mut table: Table, setting: &Setting) -> Table {
+    let Setting::BySize(entries) = setting else { return table };
+    for (mebibytes, divisions) in entries {
+        // The entry of 2^n MiB is the nth.
+        let entry = mebibytes.parse::<u64>().ok().and_then(u64::checked_ilog2);
+        if let Some(entry) = entry.and_then(|entry| table.get_mut(entry as usize)) {
+            *entry = u64::try_from(*divisions).unwrap_or(0);
+        }
+    }
+    table
 }

@@ -5,7 +5,7 @@ usage, in the oracle's directory: ./fk.sh python .../tests/config/make.py [RANDO
 Needs torch 2.15 for CUDA (no GPU: the stand-in driver does) and g++. Beside the strings below, RANDOM ones are
 made (default 230, seed 15). Each case is [moment, strings, answers]: moment is "start" (the environment of a new
 process) or "set" (one after another at run time); an answer is null where PyTorch refuses, else the options that
-differ from their defaults. Only the last string of a case is ever refused: PyTorch keeps half of a refused string,
+differ from their defaults, by name, sizes in bytes. Only the last string of a case is ever refused: PyTorch keeps half of a refused string,
 we keep none.
 """
 
@@ -19,27 +19,57 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
-SPLIT, ROUNDING, LARGE = "max_split_size_mb", "max_non_split_rounding_mb", "large_segment_size_mb"
-ROUNDUP, GC, FRACTION = "roundup_power2_divisions", "garbage_collection_threshold", "per_process_memory_fraction"
-RESERVE, BY_CLASS = "expandable_segments_reserve", "expandable_segments_reserve_by_class"
-SWITCHES = [
-    "expandable_segments",
-    "pinned_use_background_threads",
-    "release_lock_on_cudamalloc",
-    "release_lock_on_hipmalloc",
-    "pinned_use_cuda_host_register",
-    "pinned_use_hip_host_register",
-    "graph_capture_record_stream_reuse",
-    "pinned_free_catch_all",
-    "throw_on_cudamalloc_oom",
-]
-SIZES = [
-    SPLIT,
-    ROUNDING,
-    LARGE,
-    "pinned_max_round_threshold_mb",
-    "pinned_max_cached_size_mb",
-    "pinned_reserve_segment_size_mb",
+SPLIT, ROUNDING, LARGE = (
+    "max_split_size_mb",
+    "max_non_split_rounding_mb",
+    "large_segment_size_mb",
+)
+ROUNDUP, GC, FRACTION = (
+    "roundup_power2_divisions",
+    "garbage_collection_threshold",
+    "per_process_memory_fraction",
+)
+RESERVE, BY_CLASS = (
+    "expandable_segments_reserve",
+    "expandable_segments_reserve_by_class",
+)
+# How the oracle gets each option: from the class for all accelerators, or from that for CUDA.
+ACCELERATOR, CUDA = (
+    "c10::CachingAllocator::AcceleratorAllocatorConfig::",
+    "c10::cuda::CUDACachingAllocator::CUDAAllocatorConfig::",
+)
+SWITCHES = {
+    "expandable_segments": ACCELERATOR + "use_expandable_segments()",
+    "pinned_use_background_threads": ACCELERATOR + "pinned_use_background_threads()",
+    "release_lock_on_cudamalloc": CUDA + "release_lock_on_cudamalloc()",
+    "pinned_use_cuda_host_register": CUDA + "pinned_use_cuda_host_register()",
+    "graph_capture_record_stream_reuse": CUDA + "graph_capture_record_stream_reuse()",
+    "pinned_free_catch_all": CUDA + "pinned_free_catch_all()",
+    "throw_on_cudamalloc_oom": CUDA + "throw_on_cudamalloc_oom()",
+}
+SIZES = {
+    SPLIT: ACCELERATOR + "max_split_size()",
+    ROUNDING: ACCELERATOR + "max_non_split_rounding_size()",
+    LARGE: ACCELERATOR + "large_segment_size()",
+    "pinned_max_round_threshold_mb": ACCELERATOR + "pinned_max_round_threshold()",
+    "pinned_max_cached_size_mb": ACCELERATOR + "pinned_max_cached_size()",
+    "pinned_reserve_segment_size_mb": CUDA + "pinned_reserve_segment_size_mb()",
+}
+GETTERS = {
+    **SWITCHES,
+    **SIZES,
+    ROUNDUP: ACCELERATOR + "roundup_power2_divisions()",
+    GC: ACCELERATOR + "garbage_collection_threshold()",
+    FRACTION: CUDA + "per_process_memory_fraction()",
+    RESERVE: "reserve_if_set(" + CUDA + "instance())",
+    "pinned_num_register_threads": CUDA + "pinned_num_register_threads()",
+}
+ON_HIP = {
+    "release_lock_on_cudamalloc": "release_lock_on_hipmalloc",
+    "pinned_use_cuda_host_register": "pinned_use_hip_host_register",
+}
+NAMES_OF_SWITCHES = [
+    name for switch in SWITCHES for name in (switch, ON_HIP.get(switch)) if name
 ]
 WHOLE = [
     "0",
@@ -307,14 +337,17 @@ def random_string(rng):
     for _ in range(rng.randint(1, 4)):
         key, values = rng.choice(
             [
-                (rng.choice(SWITCHES), ["True", "False", "true"]),
-                (rng.choice(SIZES), WHOLE + ["40", "100", "512"] * 8),
+                (rng.choice(NAMES_OF_SWITCHES), ["True", "False", "true"]),
+                (rng.choice(list(SIZES)), WHOLE + ["40", "100", "512"] * 8),
                 (ROUNDUP, LISTS),
                 (ROUNDUP, [random_list(rng)]),
                 (GC, REALS),
                 (FRACTION, REALS),
                 (RESERVE, RESERVES),
-                ("pinned_num_register_threads", ["0", "1", "2", "3", "128", "256", "-1"]),
+                (
+                    "pinned_num_register_threads",
+                    ["0", "1", "2", "3", "128", "256", "-1"],
+                ),
                 ("backend", ["native"]),
             ]
         )
@@ -331,22 +364,37 @@ def random_string(rng):
 
 
 def random_list(rng):
-    sizes = [str(1 << rng.randrange(17)) for _ in range(rng.randint(1, 5))] + rng.choice([[], [">"]])
-    return "[" + ",".join(f"{size}:{rng.choice([0, 1, 2, 4, 8])}" for size in sizes) + "]"
+    sizes = [
+        str(1 << rng.randrange(17)) for _ in range(rng.randint(1, 5))
+    ] + rng.choice([[], [">"]])
+    return (
+        "[" + ",".join(f"{size}:{rng.choice([0, 1, 2, 4, 8])}" for size in sizes) + "]"
+    )
 
 
 def programs(count, seed):
     rng = random.Random(seed)
     single = [f"{key}:{value}" for key in (SPLIT, LARGE) for value in WHOLE]
     single += [
-        f"{key}:{value}" for key in SIZES[1:] if key != LARGE for value in ("0", "-1", "40", "abc", "17592186044416")
+        f"{key}:{value}"
+        for key in SIZES
+        if key not in (SPLIT, LARGE)
+        for value in ("0", "-1", "40", "abc", "17592186044416")
     ]
     single += [f"{key}:{value}" for key in (GC, FRACTION) for value in REALS]
     single += [f"{RESERVE}:{value}" for value in RESERVES] + [RESERVE]
     single += [f"{ROUNDUP}:{value}" for value in LISTS]
-    single += [f"{key}:{value}" for key in SWITCHES for value in ("True", "true")]
-    single += ["expandable_segments:" + value for value in ("False", "1", "", "Tr ue", "[True]", "true ")]
-    single += [f"pinned_num_register_threads:{value}" for value in ("0", "1", "3", "128", "256", "8x")] + OTHERS
+    single += [
+        f"{key}:{value}" for key in NAMES_OF_SWITCHES for value in ("True", "true")
+    ]
+    single += [
+        "expandable_segments:" + value
+        for value in ("False", "1", "", "Tr ue", "[True]", "true ")
+    ]
+    single += [
+        f"pinned_num_register_threads:{value}"
+        for value in ("0", "1", "3", "128", "256", "8x")
+    ] + OTHERS
     single += [random_string(rng) for _ in range(count)]
     return (
         [("set", [text]) for text in dict.fromkeys(single)]
@@ -358,16 +406,27 @@ def programs(count, seed):
 def build(directory):
     import torch
 
-    packages, include = sysconfig.get_paths()["purelib"], os.path.join(os.path.dirname(torch.__file__), "include")
+    packages, include = (
+        sysconfig.get_paths()["purelib"],
+        os.path.join(os.path.dirname(torch.__file__), "include"),
+    )
     libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
-    cuda = [f"-I{packages}/{path}" for path in ("nvidia/cu13/include", "triton/backends/nvidia/include")]
+    cuda = [
+        f"-I{packages}/{path}"
+        for path in ("nvidia/cu13/include", "triton/backends/nvidia/include")
+    ]
     program = os.path.join(directory, "oracle")
+    with open(os.path.join(directory, "options.inc"), "w") as options:
+        options.writelines(
+            f'  OPTION("{name}", {getter})\n' for name, getter in GETTERS.items()
+        )
     subprocess.run(
         [
             "g++",
             "-std=c++20",
             "-O1",
             "-w",
+            f"-I{directory}",
             f"-I{include}",
             *cuda,
             os.path.join(HERE, "oracle.cpp"),
@@ -384,7 +443,10 @@ def build(directory):
 
 
 def ask(program, cases):
-    lines = [" ".join([moment] + [text.encode().hex() or "-" for text in texts]) for moment, texts in cases]
+    lines = [
+        " ".join([moment] + [text.encode().hex() or "-" for text in texts])
+        for moment, texts in cases
+    ]
     run = subprocess.run(
         [program],
         input="\n".join(lines) + "\n",
@@ -413,10 +475,16 @@ def main():
             assert isinstance(options, str) or options.pop("settings") == text
         assert not any(isinstance(options, str) for options in said[:-1]), texts
         changed = [
-            None if isinstance(options, str) else {k: v for k, v in options.items() if v != fresh[k]}
+            None
+            if isinstance(options, str)
+            else {k: v for k, v in options.items() if v != fresh[k]}
             for options in said
         ]
-        rows.append(json.dumps([moment, texts, changed], separators=(",", ":"), ensure_ascii=False))
+        rows.append(
+            json.dumps(
+                [moment, texts, changed], separators=(",", ":"), ensure_ascii=False
+            )
+        )
     fresh.pop("settings")
     print(
         f'{{"torch":"{version}","defaults":{json.dumps(fresh, separators=(",", ":"))},"cases":[\n'

@@ -38,30 +38,29 @@ static std::string number(double value) { // as a string: few JSON readers are e
   return snprintf(text, 40, "\"%.17g\"", value), text;
 }
 
-static std::string reserve(const c10::cuda::CUDACachingAllocator::ExpandableSegmentReserveSpec& spec) {
+static std::string shown(bool on) { return on ? "true" : "false"; }
+static std::string shown(double value) { return number(value); }
+static std::string shown(size_t value) { return std::to_string(value); }
+static std::string shown(const std::string& json) { return json; }
+template <class Divisions>
+static std::string shown(const Divisions& divisions) {
+  std::string out;
+  for (auto d : divisions) out += (out.empty() ? "[" : ",") + std::to_string(d);
+  return out + "]";
+}
+
+static std::string reserve_if_set(const Device& device) {
+  const auto& spec = device.m_expandable_segments_reserve;
+  if (!device.m_expandable_segments_reserve_set) return "null";
   return std::string("[\"") + (spec.is_fraction ? "fraction" : "gibibytes") + "\"," + number(spec.value) + "]";
 }
 
 static std::string values() {
-  auto& device = Device::instance();
   std::ostringstream out;
-  out << std::boolalpha << "{\"large_segment\":" << Common::large_segment_size() << ",\"max_split\":" << Common::max_split_size()
-      << ",\"max_non_split_rounding\":" << Common::max_non_split_rounding_size()
-      << ",\"gc\":" << number(Common::garbage_collection_threshold())
-      << ",\"expandable\":" << Common::use_expandable_segments() << ",\"roundup\":[";
-  const char* comma = "";
-  for (auto d : Common::roundup_power2_divisions()) out << comma << d, comma = ",";
-  out << "],\"background\":" << Common::pinned_use_background_threads()
-      << ",\"round_threshold\":" << Common::pinned_max_round_threshold()
-      << ",\"cached\":" << Common::pinned_max_cached_size() << ",\"release_lock\":" << Device::release_lock_on_cudamalloc()
-      << ",\"capture_reuse\":" << Device::graph_capture_record_stream_reuse()
-      << ",\"fraction\":" << number(Device::per_process_memory_fraction()) << ",\"throw\":" << Device::throw_on_cudamalloc_oom()
-      << ",\"host_register\":" << Device::pinned_use_cuda_host_register()
-      << ",\"register_threads\":" << Device::pinned_num_register_threads()
-      << ",\"reserve_segment_mb\":" << Device::pinned_reserve_segment_size_mb()
-      << ",\"catch_all\":" << Device::pinned_free_catch_all() << ",\"reserve\":"
-      << (device.m_expandable_segments_reserve_set ? reserve(device.m_expandable_segments_reserve) : "null")
-      << ",\"settings\":" << quoted(Common::last_allocator_settings()) << "}";
+  out << "{";
+#define OPTION(name, value) out << quoted(name) << ":" << shown(value) << ",";
+#include "options.inc" // made by make.py: a line for each option
+  out << "\"settings\":" << quoted(Common::last_allocator_settings()) << "}";
   return out.str();
 }
 

@@ -32,7 +32,7 @@ pub(crate) struct AllocatorArgs {
     rounds: u32,
     /// Print the result as JSON
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 }
 
 /// A mix and its cost.

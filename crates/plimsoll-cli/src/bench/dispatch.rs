@@ -25,7 +25,7 @@ pub(crate) struct DispatchArgs {
     rounds: u32,
     /// The result as JSON
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 }
 
 /// One line of the result.

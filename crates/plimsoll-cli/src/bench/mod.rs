@@ -36,28 +36,14 @@ pub(crate) enum What {
     Step(step::StepArgs),
 }
 
-impl What {
-    /// Whether JSON was asked for.
-    pub(crate) fn json(&self) -> bool {
-        match self {
-            What::Allocator(args) => args.json,
-            What::Dispatch(args) => args.json,
-            What::Models(args) => args.json,
-            What::Snapshot(args) => args.json,
-            What::AllocatorMix(_) => false,
-            What::Step(args) => args.json,
-        }
-    }
-}
-
 /// Measures; the result is text for stdout.
-pub(crate) fn run(what: What) -> Result<String, Failure> {
+pub(crate) fn run(what: &What) -> Result<String, Failure> {
     match what {
-        What::Allocator(args) => allocator::run(&args),
-        What::AllocatorMix(args) => callgrind::run(&args),
-        What::Dispatch(args) => dispatch::run(&args),
-        What::Models(args) => models::run(&args),
-        What::Snapshot(args) => snapshot::run(&args),
-        What::Step(args) => step::run(&args),
+        What::Allocator(args) => allocator::run(args),
+        What::AllocatorMix(args) => callgrind::run(args),
+        What::Dispatch(args) => dispatch::run(args),
+        What::Models(args) => models::run(args),
+        What::Snapshot(args) => snapshot::run(args),
+        What::Step(args) => step::run(args),
     }
 }

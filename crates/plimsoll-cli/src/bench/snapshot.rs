@@ -31,7 +31,7 @@ pub(crate) struct SnapshotArgs {
     rounds: u32,
     /// Print the result as JSON
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 }
 
 /// Measures, or makes a longer run; the result is text for stdout.

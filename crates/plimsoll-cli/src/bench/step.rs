@@ -36,7 +36,7 @@ pub(crate) struct StepArgs {
     rounds: u32,
     /// Print the result as JSON
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 }
 
 /// A program to compare with.

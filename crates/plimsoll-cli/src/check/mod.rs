@@ -23,6 +23,7 @@ use crate::limit::Limit;
 use crate::sink::Sink;
 
 #[derive(Args)]
+#[command(after_help = "Example: plimsoll check --no-oom snapshot.pickle")]
 #[command(group = ArgGroup::new("assertion").required(true).multiple(true)
     .args(["peak_below", "reserved_below", "frag_below", "no_oom", "no_leak", "baseline"]))]
 pub(crate) struct CheckArgs {
@@ -65,7 +66,7 @@ pub(crate) struct CheckArgs {
     limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
 /// `2`, `2.5` or `2%`.

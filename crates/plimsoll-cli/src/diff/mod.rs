@@ -18,6 +18,7 @@ use crate::page::{Page, quoted};
 use crate::shown::Shown;
 
 #[derive(Args)]
+#[command(after_help = "Example: plimsoll diff before.pickle after.pickle")]
 pub(crate) struct DiffArgs {
     /// The first snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "A")]
@@ -36,7 +37,7 @@ pub(crate) struct DiffArgs {
     limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
     #[command(flatten)]
     page: Page,
 }

@@ -20,6 +20,7 @@ use crate::limit::Limit;
 use crate::output::{BOLD, RESET};
 
 #[derive(Args)]
+#[command(after_help = "Example: plimsoll doctor snapshot.pickle")]
 pub(crate) struct DoctorArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin. Or `cuda[:N]`: test an NVIDIA GPU
     #[arg(value_name = "FILE")]
@@ -28,7 +29,7 @@ pub(crate) struct DoctorArgs {
     limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
 /// Looks at what is there and what is not; the result is text for stdout.

@@ -28,6 +28,7 @@ use crate::recording::Opened;
 use crate::shown::Shown;
 
 #[derive(Args)]
+#[command(after_help = "Example: plimsoll explain snapshot.pickle")]
 pub(crate) struct ExplainArgs {
     /// A log with an out-of-memory message, or a snapshot (pickle or JSON, plain, gzip or zstd); `-` is stdin. Also
     /// torch.cuda.memory_stats(), memory_summary(), or a torch.profiler trace with memory events. Several files, or a
@@ -53,7 +54,7 @@ pub(crate) struct ExplainArgs {
     limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
     #[command(flatten)]
     page: Page,
 }

@@ -26,6 +26,7 @@ use crate::recording::Recording;
 use crate::sink::Sink;
 
 #[derive(Args)]
+#[command(after_help = "Example: plimsoll export --to folded snapshot.pickle")]
 pub(crate) struct ExportArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]

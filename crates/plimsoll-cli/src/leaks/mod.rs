@@ -20,6 +20,7 @@ pub(crate) use self::json::as_json;
 pub(crate) use self::text::{kept_of_each, lines};
 
 #[derive(Args)]
+#[command(after_help = "Example: plimsoll leaks snapshot.pickle")]
 pub(crate) struct LeaksArgs {
     /// A snapshot: pickle or JSON, plain, gzip or zstd; `-` is stdin
     #[arg(value_name = "FILE")]
@@ -36,7 +37,7 @@ pub(crate) struct LeaksArgs {
     limit: Limit,
     /// Print the result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
 }
 
 /// Finds the steps and judges what they leave behind.

@@ -59,7 +59,7 @@ pub(crate) struct TopArgs {
     until: Option<u32>,
     /// Print one sample as a line of JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
     /// How many samples to print, one per line
     #[arg(long, value_name = "N", default_value_t = 1, requires = "json",
           value_parser = clap::value_parser!(u64).range(1..))]

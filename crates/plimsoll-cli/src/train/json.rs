@@ -13,7 +13,8 @@ use super::stop::Signal;
 use super::task::Metric;
 
 /// Changes of meaning raise the number; new fields do not.
-const SCHEMA: &str = "plimsoll.train/1";
+/// The schema of a job, also of one that failed.
+pub(crate) const SCHEMA: &str = "plimsoll.train/1";
 
 /// The result of a job that ended.
 pub(crate) fn result(

@@ -27,6 +27,7 @@ mod watch;
 
 use clap::Subcommand;
 
+pub(crate) use self::json::SCHEMA;
 use self::settings::Settings;
 use crate::exit::{Answer, Failure};
 
@@ -48,11 +49,6 @@ impl What {
             What::Gpt(args) => &args.settings,
             What::Image(args) => &args.settings,
         }
-    }
-
-    /// Whether JSON was asked for.
-    pub(crate) fn json(&self) -> bool {
-        self.settings().json
     }
 }
 

@@ -1,14 +1,16 @@
 //! The program as its users meet it: a process, its streams and its exit code; and folders to work in.
 
 pub(crate) mod images;
+pub(crate) mod verbs;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use serde_json::Value;
 
-pub(crate) fn plimsoll(args: &[&str]) -> Output {
+pub(crate) fn plimsoll<W: AsRef<OsStr>>(args: &[W]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     // What a test expects must not depend on who runs it.
     program.args(args).env_remove("GITHUB_ACTIONS").output().expect("the program starts")

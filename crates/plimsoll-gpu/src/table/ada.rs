@@ -2,7 +2,21 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-pub(super) const RTX_4090: Gpu = Gpu {
+/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+pub(super) const GPUS: &[Gpu] = &[
+    RTX_4090,
+    RTX_4080,
+    RTX_4080_SUPER,
+    RTX_4070_TI_SUPER,
+    RTX_4070,
+    RTX_4060_TI_16GB,
+    RTX_6000_ADA,
+    L40S,
+    L40,
+    L4,
+];
+
+const RTX_4090: Gpu = Gpu {
     name: "RTX-4090",
     card: "NVIDIA GeForce RTX 4090",
     memory_bytes: 25_382_879_232,
@@ -31,7 +45,7 @@ pub(super) const RTX_4090: Gpu = Gpu {
     datasheet: "NVIDIA Ada GPU Architecture, appendix A (GeForce RTX 4090)",
 };
 
-pub(super) const RTX_4080: Gpu = Gpu {
+const RTX_4080: Gpu = Gpu {
     name: "RTX-4080",
     card: "NVIDIA GeForce RTX 4080",
     memory_bytes: 16_828_596_224,
@@ -56,7 +70,32 @@ pub(super) const RTX_4080: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const RTX_4070_TI_SUPER: Gpu = Gpu {
+const RTX_4080_SUPER: Gpu = Gpu {
+    name: "RTX-4080-SUPER",
+    card: "NVIDIA GeForce RTX 4080 SUPER",
+    memory_bytes: 16_750_372_454,
+    memory_source: "15.60 GiB in shanice-l/UNOPose#4, to 0.01 GiB",
+    multiprocessors: 80,
+    l2_bytes: 67_108_864,
+    bus_bits: 256,
+    clock_khz: 2_550_000,
+    memory_clock_khz: 11_501_000,
+    power_watts: 320,
+    bandwidth: Bandwidth::pcie(736.3, 32.0),
+    flops: FlopRates {
+        f64: tera(0.816),
+        f32: tera(52.2),
+        tf32: Some(tera(52.2)),
+        f16: tera(104.4),
+        bf16: Some(tera(104.4)),
+        fp8: Some(tera(208.9)),
+        i8: Some(tera(417.8)),
+    },
+    datasheet: "NVIDIA's specifications of the GeForce RTX 4080 SUPER (rates per core and clock: the RTX 4090's)",
+    ..RTX_4090
+};
+
+const RTX_4070_TI_SUPER: Gpu = Gpu {
     name: "RTX-4070-Ti-SUPER",
     card: "NVIDIA GeForce RTX 4070 Ti SUPER",
     memory_bytes: 16_750_372_454,
@@ -81,7 +120,7 @@ pub(super) const RTX_4070_TI_SUPER: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const RTX_4070: Gpu = Gpu {
+const RTX_4070: Gpu = Gpu {
     name: "RTX-4070",
     card: "NVIDIA GeForce RTX 4070",
     memory_bytes: 12_481_200_128,
@@ -106,7 +145,7 @@ pub(super) const RTX_4070: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const RTX_4060_TI_16GB: Gpu = Gpu {
+const RTX_4060_TI_16GB: Gpu = Gpu {
     name: "RTX-4060-Ti-16GB",
     card: "NVIDIA GeForce RTX 4060 Ti",
     memory_bytes: 16_718_495_744,
@@ -131,7 +170,7 @@ pub(super) const RTX_4060_TI_16GB: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const L40S: Gpu = Gpu {
+const L40S: Gpu = Gpu {
     name: "L40S",
     card: "NVIDIA L40S",
     memory_bytes: 47_695_527_936,
@@ -154,7 +193,7 @@ pub(super) const L40S: Gpu = Gpu {
     ..RTX_4090
 };
 
-pub(super) const L40: Gpu = Gpu {
+const L40: Gpu = Gpu {
     name: "L40",
     card: "NVIDIA L40",
     memory_bytes: 47_674_136_985,
@@ -174,7 +213,7 @@ pub(super) const L40: Gpu = Gpu {
     ..L40S
 };
 
-pub(super) const RTX_6000_ADA: Gpu = Gpu {
+const RTX_6000_ADA: Gpu = Gpu {
     name: "RTX-6000-Ada",
     card: "NVIDIA RTX 6000 Ada Generation",
     memory_bytes: 50_983_862_272,
@@ -196,7 +235,7 @@ pub(super) const RTX_6000_ADA: Gpu = Gpu {
     ..L40S
 };
 
-pub(super) const L4: Gpu = Gpu {
+const L4: Gpu = Gpu {
     name: "L4",
     card: "NVIDIA L4",
     memory_bytes: 23_583_784_960,

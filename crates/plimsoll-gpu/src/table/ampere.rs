@@ -2,7 +2,11 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-pub(super) const A100_80GB: Gpu = Gpu {
+/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+pub(super) const GPUS: &[Gpu] =
+    &[A100_80GB, A100_40GB, A30, RTX_3090, RTX_3080, RTX_3070, RTX_3060, A10G, A40, A6000, RTX_A5000];
+
+const A100_80GB: Gpu = Gpu {
     name: "A100-80GB",
     card: "NVIDIA A100-SXM4-80GB",
     memory_bytes: 84_986_036_224,
@@ -31,7 +35,7 @@ pub(super) const A100_80GB: Gpu = Gpu {
     datasheet: "NVIDIA A100 Tensor Core GPU datasheet (SXM)",
 };
 
-pub(super) const A100_40GB: Gpu = Gpu {
+const A100_40GB: Gpu = Gpu {
     name: "A100-40GB",
     card: "NVIDIA A100-SXM4-40GB",
     memory_bytes: 42_298_834_944,
@@ -41,7 +45,7 @@ pub(super) const A100_40GB: Gpu = Gpu {
     ..A100_80GB
 };
 
-pub(super) const A30: Gpu = Gpu {
+const A30: Gpu = Gpu {
     name: "A30",
     card: "NVIDIA A30",
     memory_bytes: 25_265_145_118,
@@ -66,7 +70,7 @@ pub(super) const A30: Gpu = Gpu {
     ..A100_80GB
 };
 
-pub(super) const RTX_3090: Gpu = Gpu {
+const RTX_3090: Gpu = Gpu {
     name: "RTX-3090",
     card: "NVIDIA GeForce RTX 3090",
     memory_bytes: 25_425_870_848,
@@ -95,7 +99,7 @@ pub(super) const RTX_3090: Gpu = Gpu {
     datasheet: "NVIDIA Ampere GA102 GPU Architecture, appendix (GeForce RTX 3090)",
 };
 
-pub(super) const RTX_3080: Gpu = Gpu {
+const RTX_3080: Gpu = Gpu {
     name: "RTX-3080",
     card: "NVIDIA GeForce RTX 3080",
     memory_bytes: 10_501_195_038,
@@ -120,7 +124,7 @@ pub(super) const RTX_3080: Gpu = Gpu {
     ..RTX_3090
 };
 
-pub(super) const RTX_3070: Gpu = Gpu {
+const RTX_3070: Gpu = Gpu {
     name: "RTX-3070",
     card: "NVIDIA GeForce RTX 3070",
     memory_bytes: 8_353_711_390,
@@ -145,7 +149,7 @@ pub(super) const RTX_3070: Gpu = Gpu {
     ..RTX_3090
 };
 
-pub(super) const RTX_3060: Gpu = Gpu {
+const RTX_3060: Gpu = Gpu {
     name: "RTX-3060",
     card: "NVIDIA GeForce RTX 3060",
     memory_bytes: 12_616_466_432,
@@ -170,7 +174,7 @@ pub(super) const RTX_3060: Gpu = Gpu {
     ..RTX_3090
 };
 
-pub(super) const A10G: Gpu = Gpu {
+const A10G: Gpu = Gpu {
     name: "A10G",
     card: "NVIDIA A10G",
     memory_bytes: 23_684_186_112,
@@ -193,7 +197,7 @@ pub(super) const A10G: Gpu = Gpu {
     ..RTX_3090
 };
 
-pub(super) const A40: Gpu = Gpu {
+const A40: Gpu = Gpu {
     name: "A40",
     card: "NVIDIA A40",
     memory_bytes: 47_622_127_616,
@@ -216,7 +220,7 @@ pub(super) const A40: Gpu = Gpu {
     ..RTX_3090
 };
 
-pub(super) const A6000: Gpu = Gpu {
+const A6000: Gpu = Gpu {
     name: "A6000",
     card: "NVIDIA RTX A6000",
     memory_bytes: 51_040_485_376,
@@ -237,7 +241,7 @@ pub(super) const A6000: Gpu = Gpu {
     ..A40
 };
 
-pub(super) const RTX_A5000: Gpu = Gpu {
+const RTX_A5000: Gpu = Gpu {
     name: "RTX-A5000",
     card: "NVIDIA RTX A5000",
     memory_bytes: 25_426_206_392,

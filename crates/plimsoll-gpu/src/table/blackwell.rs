@@ -2,7 +2,10 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-pub(super) const B200: Gpu = Gpu {
+/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+pub(super) const GPUS: &[Gpu] = &[B200, GB200, B300, RTX_5090, RTX_5080, RTX_5070_TI, RTX_PRO_6000];
+
+const B200: Gpu = Gpu {
     name: "B200",
     card: "NVIDIA B200",
     memory_bytes: 191_501_854_310,
@@ -31,7 +34,7 @@ pub(super) const B200: Gpu = Gpu {
     datasheet: "NVIDIA Blackwell datasheet (HGX B200, an eighth of it; sparse rates halved)",
 };
 
-pub(super) const GB200: Gpu = Gpu {
+const GB200: Gpu = Gpu {
     name: "GB200",
     card: "NVIDIA GB200",
     memory_bytes: 197_901_355_581,
@@ -54,7 +57,7 @@ pub(super) const GB200: Gpu = Gpu {
     ..B200
 };
 
-pub(super) const B300: Gpu = Gpu {
+const B300: Gpu = Gpu {
     name: "B300",
     card: "NVIDIA B300 SXM6 AC",
     memory_bytes: 287_429_948_866,
@@ -75,7 +78,7 @@ pub(super) const B300: Gpu = Gpu {
     ..B200
 };
 
-pub(super) const RTX_5090: Gpu = Gpu {
+const RTX_5090: Gpu = Gpu {
     name: "RTX-5090",
     card: "NVIDIA GeForce RTX 5090",
     memory_bytes: 33_680_457_728,
@@ -104,7 +107,7 @@ pub(super) const RTX_5090: Gpu = Gpu {
     datasheet: "NVIDIA RTX Blackwell GPU Architecture, appendix A (GeForce RTX 5090)",
 };
 
-pub(super) const RTX_5080: Gpu = Gpu {
+const RTX_5080: Gpu = Gpu {
     name: "RTX-5080",
     card: "NVIDIA GeForce RTX 5080",
     memory_bytes: 16_621_523_435,
@@ -129,7 +132,7 @@ pub(super) const RTX_5080: Gpu = Gpu {
     ..RTX_5090
 };
 
-pub(super) const RTX_5070_TI: Gpu = Gpu {
+const RTX_5070_TI: Gpu = Gpu {
     name: "RTX-5070-Ti",
     card: "NVIDIA GeForce RTX 5070 Ti",
     memory_bytes: 16_611_540_992,
@@ -154,7 +157,7 @@ pub(super) const RTX_5070_TI: Gpu = Gpu {
     ..RTX_5090
 };
 
-pub(super) const RTX_PRO_6000: Gpu = Gpu {
+const RTX_PRO_6000: Gpu = Gpu {
     name: "RTX-PRO-6000",
     card: "NVIDIA RTX PRO 6000 Blackwell Workstation Edition",
     memory_bytes: 101_973_261_025,

@@ -2,6 +2,9 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
+/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+pub(super) const GPUS: &[Gpu] = &[H200, H100, H100_PCIE, H20];
+
 /// The properties that they share: the same chip with different memory, or with fewer multiprocessors.
 const SXM: Gpu = Gpu {
     name: "",
@@ -32,7 +35,7 @@ const SXM: Gpu = Gpu {
     datasheet: "NVIDIA H100 Tensor Core GPU Architecture, table 2 (H100 SXM5)",
 };
 
-pub(super) const H200: Gpu = Gpu {
+const H200: Gpu = Gpu {
     name: "H200",
     card: "NVIDIA H200",
     memory_bytes: 150_109_880_320,
@@ -45,7 +48,7 @@ pub(super) const H200: Gpu = Gpu {
     ..SXM
 };
 
-pub(super) const H100: Gpu = Gpu {
+const H100: Gpu = Gpu {
     name: "H100",
     card: "NVIDIA H100 80GB HBM3",
     memory_bytes: 85_017_493_504,
@@ -53,7 +56,7 @@ pub(super) const H100: Gpu = Gpu {
     ..SXM
 };
 
-pub(super) const H100_PCIE: Gpu = Gpu {
+const H100_PCIE: Gpu = Gpu {
     name: "H100-PCIe",
     card: "NVIDIA H100 PCIe",
     memory_bytes: 84_943_044_608,
@@ -76,7 +79,7 @@ pub(super) const H100_PCIE: Gpu = Gpu {
     ..SXM
 };
 
-pub(super) const H20: Gpu = Gpu {
+const H20: Gpu = Gpu {
     name: "H20",
     card: "NVIDIA H20",
     memory_bytes: 102_010_716_160,

@@ -3,7 +3,10 @@
 
 use crate::gpu::{Bandwidth, FlopRates, Gpu, tera};
 
-pub(super) const T4: Gpu = Gpu {
+/// In listing order. Of GPUs with one capability and one size of memory, the first stands for the size.
+pub(super) const GPUS: &[Gpu] = &[T4, RTX_2080_TI, V100_32GB, V100_16GB, P100];
+
+const T4: Gpu = Gpu {
     name: "T4",
     card: "Tesla T4",
     memory_bytes: 15_837_691_904,
@@ -32,7 +35,7 @@ pub(super) const T4: Gpu = Gpu {
     datasheet: "NVIDIA T4 datasheet (f64: a 32nd of f32, as of its chip)",
 };
 
-pub(super) const RTX_2080_TI: Gpu = Gpu {
+const RTX_2080_TI: Gpu = Gpu {
     name: "RTX-2080-Ti",
     card: "NVIDIA GeForce RTX 2080 Ti",
     memory_bytes: 11_554_258_944,
@@ -57,7 +60,7 @@ pub(super) const RTX_2080_TI: Gpu = Gpu {
     ..T4
 };
 
-pub(super) const V100_32GB: Gpu = Gpu {
+const V100_32GB: Gpu = Gpu {
     name: "V100-32GB",
     card: "Tesla V100-SXM2-32GB",
     memory_bytes: 34_079_768_576,
@@ -86,7 +89,7 @@ pub(super) const V100_32GB: Gpu = Gpu {
     datasheet: "NVIDIA V100 datasheet (SXM2; i8: four times f32, by its dot product of four)",
 };
 
-pub(super) const V100_16GB: Gpu = Gpu {
+const V100_16GB: Gpu = Gpu {
     name: "V100-16GB",
     card: "Tesla V100-SXM2-16GB",
     memory_bytes: 16_942_891_008,
@@ -94,7 +97,7 @@ pub(super) const V100_16GB: Gpu = Gpu {
     ..V100_32GB
 };
 
-pub(super) const P100: Gpu = Gpu {
+const P100: Gpu = Gpu {
     name: "P100",
     card: "Tesla P100-PCIE-16GB",
     memory_bytes: 17_071_734_784,

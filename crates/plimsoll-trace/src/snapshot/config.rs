@@ -1,6 +1,6 @@
 //! The recorded allocator's options: [`Snapshot::config`].
 
-use plimsoll_alloc::{Config, InvalidOption, TieOrder};
+use plimsoll_alloc::{Config, Setting as Value, TieOrder};
 
 use super::{Key, Kind, Setting, Snapshot};
 
@@ -19,35 +19,29 @@ impl Snapshot {
         let parsed = text.and_then(|text| Config::parse(text).ok());
         let mut config = parsed.map(|parsed| parsed.config).unwrap_or_default();
         for (name, setting) in &self.settings {
-            config = with(config.clone(), name, setting).unwrap_or(config);
+            let set = as_option(setting).map(|setting| config.clone().with_setting(name, &setting));
+            config = set.and_then(Result::ok).unwrap_or(config);
         }
         let is_new = self.facts.seen(Kind::Snapshot).contains(Key::HostSegments);
         config.with_tie_order(if is_new { TieOrder::RegistrationCounter } else { TieOrder::Address })
     }
 }
 
-/// Applies one setting of `allocator_settings`.
-fn with(config: Config, name: &str, setting: &Setting) -> Result<Config, InvalidOption> {
-    match (name, setting) {
-        ("max_split_size", &Setting::Int(bytes)) => config.with_max_split_bytes(u64::try_from(bytes).ok()),
-        ("garbage_collection_threshold", &Setting::Float(threshold)) => {
-            config.with_garbage_collection_threshold(threshold)
+/// A setting of an option, as the allocator has it; None for another one.
+fn as_option(setting: &Setting) -> Option<Value> {
+    Some(match setting {
+        Setting::Int(number) => Value::Integer(*number),
+        Setting::Float(number) => Value::Real(*number),
+        Setting::Bool(on) => Value::Switch(*on),
+        Setting::Map(entries) => {
+            let entry = |(key, value): &(String, Setting)| match value {
+                Setting::Int(number) => Some((key.clone(), *number)),
+                _ => None,
+            };
+            Value::BySize(entries.iter().filter_map(entry).collect())
         }
-        ("expandable_segments", &Setting::Bool(on)) => Ok(config.with_expandable_segments(on)),
-        ("roundup_power2_divisions", Setting::Map(entries)) => {
-            let mut table = *config.roundup_power2_divisions();
-            for (mebibytes, divisions) in entries {
-                // The entry of 2^n MiB is the nth.
-                let entry = mebibytes.parse::<u64>().ok().and_then(u64::checked_ilog2);
-                let entry = entry.and_then(|entry| table.get_mut(entry as usize));
-                if let (Some(entry), &Setting::Int(divisions)) = (entry, divisions) {
-                    *entry = u64::try_from(divisions).unwrap_or(0);
-                }
-            }
-            config.with_roundup_power2_divisions(table)
-        }
-        _ => Ok(config),
-    }
+        _ => return None,
+    })
 }
 
 #[cfg(test)]

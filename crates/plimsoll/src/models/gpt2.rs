@@ -6,6 +6,7 @@ use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{Activation, AttentionOptions, CrossEntropyOptions, Error, Result, Tensor};
 
+use super::config_json::{Fields, parsed};
 use crate::members;
 use crate::nn::{Dropout, Embedding, Init, LayerNorm, Linear, Module, ModuleList, ResidualStream, Scope};
 
@@ -82,6 +83,41 @@ impl Gpt2Config {
     /// `gpt2-xl`: 1,558 million parameters.
     pub fn xl() -> Gpt2Config {
         Gpt2Config::sized(48, 25, 1600)
+    }
+
+    /// The sizes in a `config.json` of `transformers`, of model type `gpt2`.
+    ///
+    /// ```
+    /// use plimsoll::models::Gpt2Config;
+    /// let config = Gpt2Config::from_json(r#"{"model_type": "gpt2", "n_layer": 6, "activation_function": "relu"}"#)?;
+    /// assert_eq!((config.n_layer, config.n_embd), (6, 768));
+    /// let error = Gpt2Config::from_json(r#"{"add_cross_attention": true}"#).unwrap_err().to_string();
+    /// assert_eq!(error, "gpt2: config.json: `add_cross_attention` is true; needs false: this model has nothing else");
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// No JSON; another kind of model; a value that is not of its type, or that this model does not support.
+    pub fn from_json(text: &str) -> Result<Gpt2Config> {
+        let value = parsed("gpt2", text)?;
+        let fields = Fields::of("gpt2", &["gpt2"], &value)?;
+        fields.only("add_cross_attention", false)?;
+        let default = Gpt2Config::small();
+        Ok(Gpt2Config {
+            vocab_size: fields.count("vocab_size", default.vocab_size)?,
+            n_positions: fields.count("n_positions", default.n_positions)?,
+            n_embd: fields.count("n_embd", default.n_embd)?,
+            n_layer: fields.count("n_layer", default.n_layer)?,
+            n_head: fields.count("n_head", default.n_head)?,
+            n_inner: fields.count_if_given("n_inner")?,
+            layer_norm_epsilon: fields.number("layer_norm_epsilon", default.layer_norm_epsilon)?,
+            activation_function: fields.activation("activation_function", default.activation_function)?,
+            scale_attn_weights: fields.flag("scale_attn_weights", true)?,
+            scale_attn_by_inverse_layer_idx: fields.flag("scale_attn_by_inverse_layer_idx", false)?,
+            tie_word_embeddings: fields.flag("tie_word_embeddings", true)?,
+            dropout: fields.same(&["resid_pdrop", "embd_pdrop", "attn_pdrop"], default.dropout)?,
+            ..default
+        })
     }
 }
 

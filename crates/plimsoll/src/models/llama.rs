@@ -4,6 +4,7 @@ use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
 use plimsoll_tensor::{AttentionOptions, CrossEntropyOptions, Error, Result, Rotary, Tensor};
 
+use super::config_json::{Fields, parsed};
 use super::rope::RopeScaling;
 use super::rotary_tables::Tables;
 use crate::members;
@@ -86,6 +87,58 @@ impl LlamaConfig {
 
     fn head_width(&self) -> usize {
         self.head_dim.unwrap_or(self.hidden_size / self.num_attention_heads.max(1))
+    }
+
+    /// The sizes in a `config.json` of `transformers`, of model type `llama`, or `mistral` or `qwen2` without a sliding window.
+    ///
+    /// ```
+    /// use plimsoll::models::LlamaConfig;
+    /// let config = LlamaConfig::from_json(r#"{"model_type": "qwen2", "num_key_value_heads": 4}"#)?;
+    /// assert!(config.qkv_bias && !config.attention_bias);
+    /// let error = LlamaConfig::from_json(r#"{"model_type": "mistral", "sliding_window": 4096}"#).unwrap_err().to_string();
+    /// assert!(error.starts_with("llama: config.json: `sliding_window` is 4096; needs null"), "{error}");
+    /// # Ok::<(), plimsoll::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// As [`Gpt2Config::from_json`](super::Gpt2Config::from_json).
+    pub fn from_json(text: &str) -> Result<LlamaConfig> {
+        let value = parsed("llama", text)?;
+        let fields = Fields::of("llama", &["llama", "mistral", "qwen2"], &value)?;
+        let kind = fields.text("model_type")?.unwrap_or("llama");
+        let is_windowed = match kind {
+            "mistral" => !fields.is_null("sliding_window"),
+            _ => fields.flag("use_sliding_window", false)?,
+        };
+        if is_windowed {
+            let needs = "null: attention within a window is not here; sequences no longer than the window are the same without it";
+            return fields.wrong("sliding_window", needs);
+        }
+        fields.only("hidden_act", "silu")?;
+        fields.only("attention_dropout", 0.0)?;
+        // `transformers` has other sizes by default for each kind; published files give all of them.
+        let default = LlamaConfig::default();
+        let heads = fields.count("num_attention_heads", default.num_attention_heads)?;
+        let rope = fields.given("rope_parameters").or(fields.given("rope_scaling"));
+        let rope = rope.map(|value| Fields::of("llama", &[], value)).transpose()?;
+        let theta = rope.as_ref().map(|rope| rope.number_if_given("rope_theta")).transpose()?.flatten();
+        Ok(LlamaConfig {
+            vocab_size: fields.count("vocab_size", default.vocab_size)?,
+            hidden_size: fields.count("hidden_size", default.hidden_size)?,
+            intermediate_size: fields.count("intermediate_size", default.intermediate_size)?,
+            num_hidden_layers: fields.count("num_hidden_layers", default.num_hidden_layers)?,
+            num_attention_heads: heads,
+            num_key_value_heads: fields.count("num_key_value_heads", heads)?,
+            rope_theta: theta.map_or_else(|| fields.number("rope_theta", default.rope_theta), Ok)?,
+            rope_scaling: rope.map(|rope| RopeScaling::of_fields(&rope, &fields)).transpose()?.flatten(),
+            rms_norm_eps: fields.number("rms_norm_eps", default.rms_norm_eps)?,
+            head_dim: fields.count_if_given("head_dim")?,
+            attention_bias: fields.flag("attention_bias", false)?,
+            qkv_bias: kind == "qwen2",
+            mlp_bias: fields.flag("mlp_bias", false)?,
+            tie_word_embeddings: fields.flag("tie_word_embeddings", false)?,
+            ..default
+        })
     }
 }
 

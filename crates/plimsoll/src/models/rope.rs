@@ -6,6 +6,8 @@ use std::f64::consts::TAU;
 
 use plimsoll_tensor::{Error, Result};
 
+use super::config_json::Fields;
+
 /// How a model reads sequences longer than those of its pretraining: `rope_scaling`, or `rope_parameters`, of `transformers`.
 ///
 /// ```
@@ -63,6 +65,55 @@ pub enum RopeScaling {
         /// Tokens in a sequence of the pretraining.
         original_max_position_embeddings: usize,
     },
+}
+
+impl RopeScaling {
+    /// The fields of `rope_parameters`, or of `rope_scaling` in older files, whose lengths may be beside them.
+    pub(super) fn of_fields(rope: &Fields<'_>, outer: &Fields<'_>) -> Result<Option<RopeScaling>> {
+        let kind = match rope.text("rope_type")? {
+            Some(kind) => kind,
+            None => rope.text("type")?.unwrap_or("default"),
+        };
+        let length = |name: &str| Ok(rope.count_if_given(name)?.or(outer.count_if_given(name)?));
+        let longest = length("max_position_embeddings")?.unwrap_or(2048);
+        let original = length("original_max_position_embeddings")?.unwrap_or(longest);
+        let factor = rope.number("factor", 1.0)?;
+        Ok(Some(match kind {
+            "default" => return Ok(None),
+            "linear" => RopeScaling::Linear { factor },
+            "dynamic" => RopeScaling::Dynamic { factor, max_position_embeddings: longest },
+            "llama3" => RopeScaling::Llama3 {
+                factor,
+                low_freq_factor: rope.number("low_freq_factor", 1.0)?,
+                high_freq_factor: rope.number("high_freq_factor", 4.0)?,
+                original_max_position_embeddings: original,
+            },
+            "yarn" => {
+                let default = Yarn::default();
+                RopeScaling::Yarn(Yarn {
+                    factor,
+                    original_max_position_embeddings: original,
+                    attention_factor: rope.number_if_given("attention_factor")?,
+                    mscale: rope.number_if_given("mscale")?,
+                    mscale_all_dim: rope.number_if_given("mscale_all_dim")?,
+                    beta_fast: rope.number("beta_fast", default.beta_fast)?,
+                    beta_slow: rope.number("beta_slow", default.beta_slow)?,
+                    truncate: rope.flag("truncate", default.truncate)?,
+                })
+            }
+            "longrope" => RopeScaling::LongRope {
+                factor: rope.number("factor", longest as f64 / original as f64)?,
+                short_factor: rope.numbers("short_factor")?,
+                long_factor: rope.numbers("long_factor")?,
+                attention_factor: rope.number_if_given("attention_factor")?,
+                original_max_position_embeddings: original,
+            },
+            _ => {
+                let name = if rope.given("rope_type").is_some() { "rope_type" } else { "type" };
+                return rope.wrong(name, "default, linear, dynamic, llama3, yarn or longrope");
+            }
+        }))
+    }
 }
 
 /// The numbers of [`RopeScaling::Yarn`].

@@ -1,5 +1,6 @@
-//! Three training steps of small models from start values that a formula gives, beside PyTorch's: `fixtures/models.json` and
-//! `fixtures/vision.json`. On any device: the tests run them on the host, `examples/check_models.rs` on a GPU.
+//! Small models beside PyTorch's: their names and shapes, and three training steps from start values that a formula gives
+//! (`fixtures/models.json` and `fixtures/vision.json`). On any device: the tests run all of them on the host,
+//! `examples/check_models.rs` on a GPU.
 
 #![allow(dead_code, reason = "an example uses the other part")]
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
@@ -7,6 +8,9 @@
 pub(crate) mod torchvision;
 pub(crate) mod transformers;
 
+use std::collections::BTreeMap;
+
+use plimsoll::nn::Module;
 use plimsoll::{Device, Result};
 use serde_json::Value;
 
@@ -23,6 +27,16 @@ type Run = dyn Fn(&Device) -> Result<Comparison>;
 /// All of them.
 pub(crate) fn programs() -> Vec<Program> {
     transformers::programs().into_iter().chain(torchvision::programs()).collect()
+}
+
+/// A model's state dict has the names and shapes that are recorded, also of parameters that are tied.
+fn same_names(name: &str, model: &impl Module, expected: &Value) {
+    let expected: BTreeMap<String, Vec<usize>> =
+        serde_json::from_value(expected["state_dict"].clone()).unwrap();
+    let state = model.state_dict();
+    let got: BTreeMap<String, Vec<usize>> =
+        state.iter().map(|(name, tensor)| (name.to_owned(), tensor.shape().to_vec())).collect();
+    assert_eq!(got, expected, "{name}");
 }
 
 /// A number, PyTorch's, and the most by which they may differ on a processor that computes in 32 bits.

@@ -7,7 +7,7 @@ use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use plimsoll::{CrossEntropyOptions, DType, Device, Result, Tensor, no_grad};
 use serde_json::Value;
 
-use super::{Comparison, Pair, Program};
+use super::{Comparison, Pair, Program, same_names};
 
 pub(crate) fn recorded(kind: &str, model: &str) -> Value {
     let all: Value = serde_json::from_str(include_str!("../fixtures/vision.json")).unwrap();
@@ -35,7 +35,7 @@ pub(crate) fn images(shape: &[usize], device: &Device) -> Tensor {
     Tensor::from_slice(&values, shape, device).unwrap()
 }
 
-/// The output before training and three steps.
+/// Compares the names, the output before training, and three steps.
 fn train(
     name: &str,
     model: &impl Module,
@@ -43,6 +43,7 @@ fn train(
     loss: impl Fn(&Tensor) -> Result<Tensor>,
 ) -> Result<Comparison> {
     let (expected, mut compared) = (recorded("small", name), Comparison::default());
+    same_names(name, model, &expected);
     for (name, parameter) in model.named_parameters() {
         let values = Tensor::from_slice(&values(&name, parameter.shape()), parameter.shape(), device)?;
         no_grad(|| parameter.copy_(&values))?;

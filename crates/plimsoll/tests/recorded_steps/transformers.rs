@@ -11,7 +11,7 @@ use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{Device, Result, Tensor, no_grad};
 use serde_json::Value;
 
-use super::{Comparison, Program};
+use super::{Comparison, Program, same_names};
 
 pub(crate) fn recorded(model: &str) -> Value {
     let all: Value = serde_json::from_str(include_str!("../fixtures/models.json")).unwrap();
@@ -110,13 +110,14 @@ pub(crate) fn bert(scope: &Scope) -> BertForMaskedLm {
 }
 
 /// The `config.json` of a recorded model.
-pub(crate) fn config_json(name: &str) -> String {
+fn config_json(name: &str) -> String {
     recorded(name)["config"].to_string()
 }
 
-/// Three steps.
+/// Compares the names, and three steps.
 fn train(name: &str, model: &impl Module, loss: impl Fn() -> Result<Tensor>) -> Result<Comparison> {
     let (expected, parameters, mut compared) = (recorded(name), filled(model), Comparison::default());
+    same_names(name, model, &expected);
     let mut adamw = AdamW::new(model.parameters(), AdamWOptions { lr: 1e-2, ..AdamWOptions::default() });
     for step in 0..3 {
         adamw.zero_grad();

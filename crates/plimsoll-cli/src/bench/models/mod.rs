@@ -22,7 +22,7 @@ pub(crate) struct ModelsArgs {
     only: Option<String>,
     /// The result as JSON
     #[arg(long)]
-    pub(super) json: bool,
+    json: bool,
 }
 
 /// What `pytorch.py` wrote.

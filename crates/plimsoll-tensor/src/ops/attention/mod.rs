@@ -20,3 +20,6 @@ mod scaled_dot_product;
 
 pub use call::AttentionOptions;
 pub(crate) use cases::cases;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] = &[("attention", cases), ("rotary", rotary::cases)];

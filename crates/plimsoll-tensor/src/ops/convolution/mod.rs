@@ -17,3 +17,7 @@ pub(super) mod interpolate;
 pub(super) mod pool;
 pub(super) mod shuffle;
 pub(super) mod windows;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] =
+    &[("conv", conv::cases), ("interpolate", interpolate::cases), ("pool", pool::cases)];

@@ -17,3 +17,7 @@ pub(super) mod created;
 pub(super) mod leaf;
 pub(super) mod read;
 pub(super) mod transfer;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] =
+    &[("copy", copy::cases), ("create", create::cases), ("created", created::cases)];

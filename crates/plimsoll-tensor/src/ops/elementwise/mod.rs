@@ -53,3 +53,20 @@ pub(super) mod special;
 pub(super) mod thresholds;
 pub(super) mod traced;
 pub(super) mod unary;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] = &[
+    ("activations", activations::cases),
+    ("combine", combine::cases),
+    ("compare", compare::cases),
+    ("division", division::cases),
+    ("functions", functions::cases),
+    ("hyperbolic", hyperbolic::cases),
+    ("in_place", in_place::cases),
+    ("logical", logical::cases),
+    ("math", math::cases),
+    ("pairs", pairs::cases),
+    ("scalars", scalars::cases),
+    ("special", special::cases),
+    ("thresholds", thresholds::cases),
+];

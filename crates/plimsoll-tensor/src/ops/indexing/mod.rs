@@ -29,3 +29,16 @@ pub(super) mod scattered;
 pub(super) mod search;
 pub(super) mod selection;
 pub(super) mod sort;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] = &[
+    ("count", count::cases),
+    ("gather", gather::cases),
+    ("index_select", index_select::cases),
+    ("masked", masked::cases),
+    ("one_hot", one_hot::cases),
+    ("scatter", scatter::cases),
+    ("scatter_reduce", scatter_reduce::cases),
+    ("search", search::cases),
+    ("sort", sort::cases),
+];

@@ -15,3 +15,11 @@ pub(super) mod losses;
 pub(super) mod margin_losses;
 pub(super) mod mse;
 pub(super) mod nll;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] = &[
+    ("cross_entropy", cross_entropy::cases),
+    ("losses", losses::cases),
+    ("mse", mse::cases),
+    ("nll", nll::cases),
+];

@@ -23,3 +23,14 @@ pub(super) mod products;
 pub(super) mod short_products;
 pub(super) mod swiglu_linear;
 pub(super) mod tensordot;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] = &[
+    ("activation_linear", activation_linear::cases),
+    ("cdist", cdist::cases),
+    ("einsum", einsum::cases),
+    ("linear", linear::cases),
+    ("matmul", batched::cases),
+    ("products", products::cases),
+    ("swiglu_linear", swiglu_linear::cases),
+];

@@ -11,3 +11,12 @@ pub(super) mod batch_norm;
 pub(super) mod group_norm;
 pub(super) mod row_norm;
 pub(super) mod softmax;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] = &[
+    ("batch_norm", batch_norm::cases),
+    ("group_norm", group_norm::cases),
+    ("layer_norm", row_norm::layer_norm_cases),
+    ("row_norm", row_norm::cases),
+    ("softmax", softmax::cases),
+];

@@ -13,3 +13,7 @@ pub(super) mod clip;
 pub(super) mod one_by_one;
 pub(super) mod step;
 pub(super) mod unscale;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] =
+    &[("clip", clip::cases), ("step", step::cases), ("unscale", unscale::cases)];

@@ -7,3 +7,7 @@
 
 pub(super) mod dropout;
 pub(super) mod multinomial;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] =
+    &[("dropout", dropout::cases), ("multinomial", multinomial::cases)];

@@ -14,3 +14,6 @@ mod steps;
 
 pub(crate) use layer::cases;
 pub use layer::{Cell, RecurrentLayer, RecurrentState};
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] = &[("recurrent", cases)];

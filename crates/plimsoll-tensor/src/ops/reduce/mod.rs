@@ -27,3 +27,15 @@ pub(super) mod scan;
 pub(super) mod statistics;
 pub(super) mod sum;
 pub(super) mod var;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] = &[
+    ("argmax", argmax::cases),
+    ("extreme", extreme::cases),
+    ("logsumexp", logsumexp::cases),
+    ("norm", norm::cases),
+    ("prod", prod::cases),
+    ("scan", scan::cases),
+    ("sum", sum::cases),
+    ("var", var::cases),
+];

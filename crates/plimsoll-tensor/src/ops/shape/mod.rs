@@ -29,3 +29,17 @@ pub(super) mod repeat;
 pub(super) mod split;
 pub(super) mod tri;
 pub(super) mod view;
+
+/// What the suite runs of the operators here, by their files.
+pub(super) static CASES: &[(&str, super::Cases)] = &[
+    ("as_strided", as_strided::cases),
+    ("cat", cat::cases),
+    ("dims", dims::cases),
+    ("flip", flip::cases),
+    ("pad", pad::cases),
+    ("part", part::cases),
+    ("repeat", repeat::cases),
+    ("split", split::cases),
+    ("tri", tri::cases),
+    ("view", view::cases),
+];

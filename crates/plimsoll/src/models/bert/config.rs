@@ -1,6 +1,8 @@
 //! Sizes of a BERT, and what it reads.
 
-use plimsoll_tensor::{Activation, Tensor};
+use plimsoll_tensor::{Activation, Result, Tensor};
+
+use crate::models::config_json::{Fields, parsed};
 
 /// Sizes of a BERT.
 #[derive(Clone, Debug, PartialEq)]
@@ -59,6 +61,35 @@ impl BertConfig {
             intermediate_size: 4096,
             ..BertConfig::base()
         }
+    }
+
+    /// The sizes in a `config.json` of `transformers`, of model type `bert`.
+    ///
+    /// # Errors
+    /// As [`Gpt2Config::from_json`](crate::models::Gpt2Config::from_json).
+    pub fn from_json(text: &str) -> Result<BertConfig> {
+        let value = parsed("bert", text)?;
+        let fields = Fields::of("bert", &["bert"], &value)?;
+        fields.only("position_embedding_type", "absolute")?;
+        fields.only("is_decoder", false)?;
+        fields.only("add_cross_attention", false)?;
+        let default = BertConfig::base();
+        Ok(BertConfig {
+            vocab_size: fields.count("vocab_size", default.vocab_size)?,
+            hidden_size: fields.count("hidden_size", default.hidden_size)?,
+            num_hidden_layers: fields.count("num_hidden_layers", default.num_hidden_layers)?,
+            num_attention_heads: fields.count("num_attention_heads", default.num_attention_heads)?,
+            intermediate_size: fields.count("intermediate_size", default.intermediate_size)?,
+            hidden_act: fields.activation("hidden_act", default.hidden_act)?,
+            hidden_dropout_prob: fields.number("hidden_dropout_prob", default.hidden_dropout_prob)?,
+            attention_probs_dropout_prob: fields
+                .number("attention_probs_dropout_prob", default.attention_probs_dropout_prob)?,
+            max_position_embeddings: fields
+                .count("max_position_embeddings", default.max_position_embeddings)?,
+            type_vocab_size: fields.count("type_vocab_size", default.type_vocab_size)?,
+            layer_norm_eps: fields.number("layer_norm_eps", default.layer_norm_eps)?,
+            pad_token_id: fields.count("pad_token_id", default.pad_token_id)?,
+        })
     }
 }
 

@@ -1,0 +1,176 @@
+//! What an option of the configuration string is: [`Row`], with its type, its [`Value`]. A row reads its option's value, writes
+//! it, and has it in a snapshot; `options.rs` has the rows.
+
+use super::error::{ConfigError, InvalidOption};
+use super::reader::{Named, Reader};
+use super::setting::Setting;
+use super::value::{MIB, Shortest};
+use super::warning::WarningKind;
+
+/// When an option's value is read: Note [Two passes] in `parse.rs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Pass {
+    /// Before all others, even inside another option's value.
+    First,
+    /// With the options of every accelerator.
+    Accelerator,
+    /// With those of CUDA.
+    Cuda,
+}
+
+/// The options with a value set, or why it is invalid.
+pub(super) type Checked<C> = Result<C, InvalidOption>;
+
+/// The type of an option, and its getter and setter.
+pub(super) enum Value<C> {
+    /// `True` or `False`.
+    Switch(fn(&C) -> bool, fn(C, bool) -> C),
+    /// MiB in the string, bytes elsewhere; None means no limit, or what PyTorch has without the option.
+    Size(fn(&C) -> Option<u64>, fn(C, Option<u64>) -> Checked<C>),
+    /// A whole number.
+    Count(fn(&C) -> u64, fn(C, u64) -> Checked<C>),
+    /// A floating-point number.
+    Real(fn(&C) -> f64, fn(C, f64) -> Checked<C>),
+    /// A value with rules of its own.
+    Own(Own<C>),
+}
+
+/// How a value with rules of its own is read and written.
+pub(super) struct Own<C> {
+    /// Reads the value of the option in a string, and returns where it ends.
+    pub(super) read: fn(&mut Reader, &mut C, Named) -> Result<usize, ConfigError>,
+    /// The value in a string; None for the default.
+    pub(super) written: fn(&C) -> Option<String>,
+    /// The value as a snapshot has it.
+    pub(super) setting: fn(&C) -> Option<Setting>,
+    /// Sets the value of a snapshot.
+    pub(super) with_setting: fn(C, &Setting) -> Checked<C>,
+}
+
+impl<C> Own<C> {
+    /// One that is read, and neither written nor in a snapshot.
+    pub(super) const fn new(read: fn(&mut Reader, &mut C, Named) -> Result<usize, ConfigError>) -> Own<C> {
+        Own { read, written: |_| None, setting: |_| None, with_setting: |config, _| Ok(config) }
+    }
+}
+
+/// An option of the configuration string.
+pub(super) struct Row<C> {
+    pub(super) name: &'static str,
+    /// PyTorch's other name for it, that of ROCm.
+    pub(super) alias: Option<&'static str>,
+    pub(super) pass: Pass,
+    pub(super) value: Value<C>,
+    /// Its place among the settings in a snapshot, and its name there.
+    pub(super) in_snapshot: Option<(usize, &'static str)>,
+    /// Why it has no effect on this allocator.
+    pub(super) no_effect: Option<&'static str>,
+    /// What PyTorch warns about, once it is set.
+    pub(super) warning: fn(&C) -> Option<WarningKind>,
+}
+
+impl<C> Row<C> {
+    /// An option that has an effect and that no snapshot has.
+    pub(super) const fn new(name: &'static str, pass: Pass, value: Value<C>) -> Row<C> {
+        Row { name, alias: None, pass, value, in_snapshot: None, no_effect: None, warning: |_| None }
+    }
+
+    /// Its names.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'static str> + use<C> {
+        [self.name].into_iter().chain(self.alias)
+    }
+
+    /// The value in a string, unless it is that of `default`.
+    pub(super) fn written(&self, config: &C, default: &C) -> Option<String> {
+        match &self.value {
+            Value::Switch(get, _) => (get(config) != get(default)).then(|| switch(get(config)).to_owned()),
+            Value::Size(get, _) => {
+                let changed = get(config).filter(|&bytes| Some(bytes) != get(default));
+                changed.map(|bytes| (bytes / MIB).to_string())
+            }
+            Value::Count(get, _) => (get(config) != get(default)).then(|| get(config).to_string()),
+            Value::Real(get, _) => (get(config) != get(default)).then(|| number(get(config))),
+            Value::Own(own) => (own.written)(config),
+        }
+    }
+
+    /// The value as a snapshot has it, where unlimited sizes are -1; also of an option that no snapshot has.
+    pub(super) fn setting(&self, config: &C) -> Option<Setting> {
+        Some(match &self.value {
+            Value::Switch(get, _) => Setting::Switch(get(config)),
+            // PyTorch converts unsigned sizes to signed ones.
+            Value::Size(get, _) => Setting::Integer(get(config).unwrap_or(u64::MAX).cast_signed()),
+            Value::Count(get, _) => Setting::Integer(get(config).cast_signed()),
+            Value::Real(get, _) => Setting::Real(get(config)),
+            Value::Own(own) => return (own.setting)(config),
+        })
+    }
+
+    /// The options with the value of a snapshot; one of another type changes nothing.
+    pub(super) fn with_setting(&self, config: C, setting: &Setting) -> Checked<C> {
+        match (&self.value, setting) {
+            (Value::Switch(_, set), &Setting::Switch(on)) => Ok(set(config, on)),
+            (Value::Size(_, set), &Setting::Integer(bytes)) => set(config, u64::try_from(bytes).ok()),
+            (Value::Count(_, set), &Setting::Integer(count)) => set(config, count.cast_unsigned()),
+            (Value::Real(_, set), &Setting::Real(value)) => set(config, value),
+            (Value::Own(own), setting) => (own.with_setting)(config, setting),
+            _ => Ok(config),
+        }
+    }
+}
+
+impl<C: Clone> Row<C> {
+    /// Reads the value of this option, and returns where it ends. A one-word value is two words after the option's name.
+    pub(super) fn read(
+        &self,
+        reader: &mut Reader,
+        config: &mut C,
+        option: Named,
+    ) -> Result<usize, ConfigError> {
+        let end = match &self.value {
+            Value::Switch(_, set) => {
+                word(reader, config, option, Reader::switch, |config, on| Ok(set(config, on)))?
+            }
+            Value::Size(_, set) => {
+                word(reader, config, option, Reader::mebibytes, |config, bytes| set(config, Some(bytes)))?
+            }
+            Value::Count(_, set) => word(reader, config, option, Reader::whole, set)?,
+            Value::Real(_, set) => word(reader, config, option, Reader::real, set)?,
+            Value::Own(own) => (own.read)(reader, config, option)?,
+        };
+        if let Some(because) = self.no_effect {
+            reader.no_effect(option, because);
+        }
+        if let Some(slip) = (self.warning)(config) {
+            reader.warn(option.at + 2, slip);
+        }
+        Ok(end)
+    }
+}
+
+/// Reads the one word that is an option's value, sets it, and returns where it is.
+fn word<C: Clone, T>(
+    reader: &mut Reader,
+    config: &mut C,
+    option: Named,
+    read: impl FnOnce(&mut Reader, Named, usize) -> Result<T, ConfigError>,
+    set: impl FnOnce(C, T) -> Checked<C>,
+) -> Result<usize, ConfigError> {
+    let at = reader.value_at(option, option.at)?;
+    let value = read(reader, option, at)?;
+    *config = set(config.clone(), value).map_err(|why| reader.invalid(option, at, why))?;
+    Ok(at)
+}
+
+fn switch(on: bool) -> &'static str {
+    if on { "True" } else { "False" }
+}
+
+/// C's `stod` rejects the smallest numbers in decimal if they are not exact, but accepts them in hexadecimal.
+fn number(value: f64) -> String {
+    if value >= f64::MIN_POSITIVE {
+        Shortest(value).to_string()
+    } else {
+        format!("0x{:x}p-1074", value.to_bits())
+    }
+}
