@@ -68,9 +68,7 @@ ON_HIP = {
     "release_lock_on_cudamalloc": "release_lock_on_hipmalloc",
     "pinned_use_cuda_host_register": "pinned_use_hip_host_register",
 }
-NAMES_OF_SWITCHES = [
-    name for switch in SWITCHES for name in (switch, ON_HIP.get(switch)) if name
-]
+NAMES_OF_SWITCHES = [name for switch in SWITCHES for name in (switch, ON_HIP.get(switch)) if name]
 WHOLE = [
     "0",
     "10",
@@ -364,12 +362,8 @@ def random_string(rng):
 
 
 def random_list(rng):
-    sizes = [
-        str(1 << rng.randrange(17)) for _ in range(rng.randint(1, 5))
-    ] + rng.choice([[], [">"]])
-    return (
-        "[" + ",".join(f"{size}:{rng.choice([0, 1, 2, 4, 8])}" for size in sizes) + "]"
-    )
+    sizes = [str(1 << rng.randrange(17)) for _ in range(rng.randint(1, 5))] + rng.choice([[], [">"]])
+    return "[" + ",".join(f"{size}:{rng.choice([0, 1, 2, 4, 8])}" for size in sizes) + "]"
 
 
 def programs(count, seed):
@@ -384,17 +378,9 @@ def programs(count, seed):
     single += [f"{key}:{value}" for key in (GC, FRACTION) for value in REALS]
     single += [f"{RESERVE}:{value}" for value in RESERVES] + [RESERVE]
     single += [f"{ROUNDUP}:{value}" for value in LISTS]
-    single += [
-        f"{key}:{value}" for key in NAMES_OF_SWITCHES for value in ("True", "true")
-    ]
-    single += [
-        "expandable_segments:" + value
-        for value in ("False", "1", "", "Tr ue", "[True]", "true ")
-    ]
-    single += [
-        f"pinned_num_register_threads:{value}"
-        for value in ("0", "1", "3", "128", "256", "8x")
-    ] + OTHERS
+    single += [f"{key}:{value}" for key in NAMES_OF_SWITCHES for value in ("True", "true")]
+    single += ["expandable_segments:" + value for value in ("False", "1", "", "Tr ue", "[True]", "true ")]
+    single += [f"pinned_num_register_threads:{value}" for value in ("0", "1", "3", "128", "256", "8x")] + OTHERS
     single += [random_string(rng) for _ in range(count)]
     return (
         [("set", [text]) for text in dict.fromkeys(single)]
@@ -411,15 +397,10 @@ def build(directory):
         os.path.join(os.path.dirname(torch.__file__), "include"),
     )
     libraries = os.path.join(os.path.dirname(torch.__file__), "lib")
-    cuda = [
-        f"-I{packages}/{path}"
-        for path in ("nvidia/cu13/include", "triton/backends/nvidia/include")
-    ]
+    cuda = [f"-I{packages}/{path}" for path in ("nvidia/cu13/include", "triton/backends/nvidia/include")]
     program = os.path.join(directory, "oracle")
     with open(os.path.join(directory, "options.inc"), "w") as options:
-        options.writelines(
-            f'  OPTION("{name}", {getter})\n' for name, getter in GETTERS.items()
-        )
+        options.writelines(f'  OPTION("{name}", {getter})\n' for name, getter in GETTERS.items())
     subprocess.run(
         [
             "g++",
@@ -443,10 +424,7 @@ def build(directory):
 
 
 def ask(program, cases):
-    lines = [
-        " ".join([moment] + [text.encode().hex() or "-" for text in texts])
-        for moment, texts in cases
-    ]
+    lines = [" ".join([moment] + [text.encode().hex() or "-" for text in texts]) for moment, texts in cases]
     run = subprocess.run(
         [program],
         input="\n".join(lines) + "\n",
@@ -475,16 +453,10 @@ def main():
             assert isinstance(options, str) or options.pop("settings") == text
         assert not any(isinstance(options, str) for options in said[:-1]), texts
         changed = [
-            None
-            if isinstance(options, str)
-            else {k: v for k, v in options.items() if v != fresh[k]}
+            None if isinstance(options, str) else {k: v for k, v in options.items() if v != fresh[k]}
             for options in said
         ]
-        rows.append(
-            json.dumps(
-                [moment, texts, changed], separators=(",", ":"), ensure_ascii=False
-            )
-        )
+        rows.append(json.dumps([moment, texts, changed], separators=(",", ":"), ensure_ascii=False))
     fresh.pop("settings")
     print(
         f'{{"torch":"{version}","defaults":{json.dumps(fresh, separators=(",", ":"))},"cases":[\n'
