@@ -42,7 +42,7 @@ fn lines_of_which_several_devices_have_a_part_stand_side_by_side() {
     let folder = Folder::new("two-devices-lines");
     let file = two_devices(&folder);
     let answer = text(&["explain", &file]);
-    let (_, lines) = answer.split_once("Lines of several devices").expect("the lines");
+    let (_, lines) = answer.split_once("Lines with blocks on several devices").expect("the lines");
     let row = lines.lines().find(|line| line.contains("activations.py:66 forward")).expect("a row");
     assert_eq!(row.matches("20 of 40 blocks").count(), 2, "{row}");
     let answer = json(&plimsoll(&["explain", &file, "--json"]));

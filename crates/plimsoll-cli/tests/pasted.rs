@@ -58,7 +58,7 @@ fn a_message_alone_says_capacity_or_fragmentation_by_how_much_and_what_next() {
     for part in [
         "requested at /home/user/train.py:88 <module>: loss.backward()",
         "plimsoll plan --gpu A100-40GB -- python /home/user/train.py",
-        "2.06 GiB are used outside PyTorch's allocator, more than a CUDA context",
+        "2.06 GiB is used outside PyTorch's allocator, more than a CUDA context",
         "whether other processes use the GPU",
     ] {
         assert!(answer.contains(part), "{part} in {answer}");
@@ -96,15 +96,14 @@ fn what_a_message_does_not_say_is_left_open() {
         "plimsoll plan --gpu NAME -- python FILE",
         "where NAME is your GPU, by name (`plimsoll predict --list`), or its memory",
         "where FILE is your program",
-        "unknown from stdin: the GPU's memory, who holds it, and what was free",
+        "unknown from stdin: the GPU's memory, who uses it, and how much was free",
     ] {
         assert!(answer.contains(part), "{part} in {answer}");
     }
     assert!(!answer.contains("  unknown  "), "{answer}");
 
     let answer = stdout(&piped("RuntimeError: CUDA error: out of memory\n", &[]));
-    for part in ["does not say who holds the memory", "another process", "a smaller batch", "  nvidia-smi\n"]
-    {
+    for part in ["does not say who uses the memory", "another process", "a smaller batch", "  nvidia-smi\n"] {
         assert!(answer.contains(part), "{part} in {answer}");
     }
 
@@ -145,7 +144,7 @@ fn counters_and_profiles_say_what_they_cannot_say() {
         answer.starts_with("out of memory 1 time; peak 4.00 GiB allocated, 5.00 GiB reserved\n"),
         "{answer}"
     );
-    assert!(answer.contains("unknown from stdin: whether a request failed for want of memory"), "{answer}");
+    assert!(answer.contains("unknown from stdin: whether memory was short or fragmented"), "{answer}");
     let profile = r#"{"traceEvents": [{"name": "[memory]", "args": {"Total Reserved": 4194304, "Total Allocated": 2097152, "Bytes": 512,
         "Device Id": 0, "Device Type": 1}}]}"#;
     let answer = stdout(&piped(profile, &[]));

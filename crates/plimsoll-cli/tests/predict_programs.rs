@@ -223,7 +223,7 @@ print(chosen.view(-1).max())
 fn a_failure_on_an_empty_selection_says_that_it_is_empty_here() {
     let output = predict("selects", SELECTS, &["--json"], &[]);
     let hint = answer(&output, 5)["verdict"]["hint"].to_string();
-    assert!(hint.contains("selection by values of the device at train.py:4 is empty here"), "{hint}");
+    assert!(hint.contains("selection by GPU values at train.py:4 is empty here"), "{hint}");
     let output = predict("selects", SELECTS, &["--json", "--assume", "train.py:4=half"], &[]);
     answer(&output, 0);
 }

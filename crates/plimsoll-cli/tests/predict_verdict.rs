@@ -161,7 +161,7 @@ fn growth_that_ends_is_not_taken_for_growth_without_end() {
     }
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["value"]), 0);
     let warning = report["warnings"][0].as_str().expect("a warning");
-    assert!(warning.starts_with("train.py:17: a value of the device ends the loop"), "{report}");
+    assert!(warning.starts_with("train.py:17: a value read from the GPU ends the loop"), "{report}");
 }
 
 /// 4 layers of 16 MiB, and activations of 16 MiB each for 4096 rows.
@@ -268,7 +268,10 @@ fn the_bytes_at_stake_are_known_where_a_value_decides_a_size() {
     let torch = Torch::new("selects", SELECTS);
     let report = answer(&predict(&torch, "8GiB", &["--json", "--whole"], &[]), 0);
     let warning = report["warnings"][0].as_str().expect("a warning");
-    assert!(warning.starts_with("train.py:5: a value of the device decides a size, assumed 0"), "{report}");
+    assert!(
+        warning.starts_with("train.py:5: a value read from the GPU decides a size, assumed 0"),
+        "{report}"
+    );
     let largest = report["with_largest_values"]["peak_allocated_bytes"].as_u64().expect("bytes");
     let zero = report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
     assert!(largest >= zero + (120 << 20), "{report}");

@@ -29,7 +29,7 @@ pub(crate) fn lines(
     lines
 }
 
-/// The GPU as an option: its size, where the recording has it.
+/// The `--gpu` option: the GPU's size, if the recording has it.
 fn gpu(device: &DeviceExplanation) -> String {
     device.ledger.device.total.map_or_else(|| "NAME".to_owned(), |bytes| format!("{}MiB", bytes >> 20))
 }

@@ -1,5 +1,5 @@
-//! Several devices of one recording: the recording's verdict, a row for each device, and which part each has of the lines
-//! that several have blocks of.
+//! Several devices in one recording: the verdict, a row for each device, and each device's share of the lines that
+//! allocated on several.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ use crate::shown::Shown;
 /// Characters of a column.
 const COLUMN: usize = 30;
 
-/// What is said of all devices, ahead of what is said of each.
+/// The part of the report about all devices, which comes before the parts about each.
 pub(super) fn head(out: &mut String, explained: &Explained, shown: Shown) {
     let size = |bytes| shown.size(bytes);
     // Writing to a `String` cannot fail.
@@ -32,13 +32,13 @@ pub(super) fn head(out: &mut String, explained: &Explained, shown: Shown) {
     parts(out, &table, shown);
 }
 
-/// The lines of which several devices have blocks.
+/// The lines with blocks on several devices.
 fn parts(out: &mut String, table: &RankTable<'_>, shown: Shown) {
     let (shared, count) = (table.shared(), table.devices.len());
     if shared.is_empty() {
         return;
     }
-    let _ = writeln!(out, "\n{BOLD}Lines of several devices, at the peak of each{RESET}");
+    let _ = writeln!(out, "\n{BOLD}Lines with blocks on several devices, at the peak of each{RESET}");
     let is_wide = count <= COLUMNS;
     if is_wide {
         let names: String = (0..count).map(|nth| format!("{:>COLUMN$} ", table.name(nth))).collect();
@@ -73,7 +73,7 @@ pub(super) fn verdict_as_json(explained: &Explained) -> Value {
     })
 }
 
-/// The lines of which several devices have blocks; bytes and blocks in the order of the devices.
+/// The lines with blocks on several devices; bytes and blocks in the order of the devices.
 pub(super) fn parts_as_json(explained: &Explained) -> Value {
     let table = RankTable::of_devices(explained.report());
     let rows = table.shared().into_iter().map(|line| {

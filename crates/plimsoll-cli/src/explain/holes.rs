@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::explained::Explained;
 
-/// Moments of the recording at which its holes are shown.
+/// How many moments of the recording have their holes listed.
 const MOMENTS: usize = 32;
 
-/// All that is shown of holes; segments with holes that blocks pin come with the oldest block first.
+/// Everything about holes; the segment with the oldest pinning block comes first.
 pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
     let Fragmentation { all, pins, empty_cache_bytes: (least, most), .. } = &device.fragmentation;
     let over_time = Fragmentation::over_time(&explained.snapshot, &device.timeline, MOMENTS);

@@ -1,4 +1,4 @@
-//! An explanation for programs: `plimsoll.explain/1`.
+//! An explanation as JSON: `plimsoll.explain/1`.
 
 use plimsoll_trace::explain::{BackwardBlock, DeviceExplanation, Failure, Ledger, Part, Share};
 use plimsoll_trace::render::verdict;
@@ -130,7 +130,7 @@ pub(crate) fn device(explained: &Explained, device: &DeviceExplanation) -> Value
     })
 }
 
-/// The same of the request that failed.
+/// The same for the request that failed.
 fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: Failure) -> Value {
     let origin = explained.origins.get(failure.stack);
     let block = match origin.line {
@@ -143,7 +143,7 @@ fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: F
     backward(explained, block)
 }
 
-/// What is known of blocks that no line of Python asked for; `null` where there is a line, or nothing.
+/// What is known about blocks that no line of Python requested; `null` where there is a line, or nothing.
 pub(super) fn backward(explained: &Explained, block: BackwardBlock) -> Value {
     if block == BackwardBlock::default() {
         return Value::Null;
@@ -158,7 +158,7 @@ pub(super) fn backward(explained: &Explained, block: BackwardBlock) -> Value {
     })
 }
 
-/// Rows by name, with the row that each is a part of; `null` is what cannot be known.
+/// Rows by name, each with the row that it is a part of; `null` means that a figure cannot be known.
 fn ledger(ledger: &Ledger) -> Value {
     let rows = ledger.rows().into_iter().map(|row| {
         json!({

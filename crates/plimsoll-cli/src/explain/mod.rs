@@ -93,13 +93,13 @@ impl ExplainArgs {
         Options { infer: !self.no_infer, device_total_bytes: self.device_total }
     }
 
-    /// Whether an option is given that only a snapshot can have.
+    /// Whether an option was given that applies only to snapshots.
     fn is_for_snapshots(&self) -> bool {
         let of_a_device = self.device.is_some() || self.device_total.is_some() || self.no_infer;
         of_a_device || self.events.is_asked() || !self.categories.is_empty() || self.page.is_asked()
     }
 
-    /// The command that explains these files in the same way, as a shell takes it.
+    /// The command that explains these files in the same way, quoted for a shell.
     fn command<P: AsRef<Path>>(&self, files: &[P]) -> String {
         let mut words = vec!["plimsoll explain".to_owned()];
         words.extend(files.iter().map(|file| quoted(file.as_ref())));

@@ -11,12 +11,12 @@ use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 
-/// Scopes that are shown, the highest: a program may give each a name of its own.
+/// How many scopes to show, the highest first: a program may give each a different name.
 const MOST_SCOPES: usize = 1000;
-/// Lines of a rise that are named.
+/// How many lines of a rise to name.
 const MOST_LINES: usize = 4;
 
-/// The highest moment of each phase, where there are several.
+/// The highest moment of each phase, if there are several.
 pub(super) fn phases(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
     let phases = &device.peaks.phases;
     if phases.len() < 2 {
@@ -36,7 +36,7 @@ pub(super) fn phases(out: &mut String, explained: &Explained, device: &DeviceExp
     }
 }
 
-/// The highest moment of the first steps and of all, and what the difference is made of.
+/// The highest moments of the first steps and of all steps, and what makes the difference.
 pub(super) fn steps(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
     for rise in device.peaks.rises(explained.analysis(device)) {
         let sentence = say::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes));
@@ -55,7 +55,7 @@ pub(super) fn steps(out: &mut String, explained: &Explained, device: &DeviceExpl
     }
 }
 
-/// All of it for programs.
+/// All of it as JSON.
 pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
     let peak = |moment: Moment| {
         json!({

@@ -1,4 +1,4 @@
-//! What stays when the recording ends, beside what was held at the moment that is explained.
+//! What is live when the recording ends, compared with the moment that is explained.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 
-/// The section of one device: nothing where little stays.
+/// The section of one device; empty if little remains.
 pub(super) fn section(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
     let Some(remaining) = Remaining::of(explained.analysis(device), device) else { return };
     let sentence = say::sentence(&remaining, device, |bytes| shown.size(bytes));
@@ -39,7 +39,7 @@ pub(super) fn section(out: &mut String, explained: &Explained, device: &DeviceEx
     }
 }
 
-/// The same for programs: `null` where little stays.
+/// The same as JSON; `null` if little remains.
 pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
     let Some(remaining) = Remaining::of(explained.analysis(device), device) else { return Value::Null };
     let categories = remaining.categories().into_iter().map(|Change { key, amounts: [then, end] }| {

@@ -1,4 +1,4 @@
-//! An explanation for people: the verdict, then who holds what.
+//! An explanation as text: the verdict, then the owners of the memory.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 use crate::{doctor, leaks, whatif};
 
-/// Moments of the recording at which the largest hole is shown.
+/// How many moments of the recording have their largest hole shown.
 const MOMENTS: usize = 8;
 
 /// The whole answer.
@@ -56,7 +56,7 @@ pub(crate) fn render(explained: &Explained, shown: Shown) -> String {
     out
 }
 
-/// All that is shown of one device after the verdict.
+/// Everything about one device after the verdict.
 pub(crate) fn tables(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
     Page { explained, shown }.device(out, device);
 }
@@ -131,7 +131,7 @@ impl Page<'_> {
         let _ = writeln!(out, "  {}", words::NO_HOLDER);
     }
 
-    /// Which blocks keep how much of the cache from going back, where that is worth a word.
+    /// The blocks that keep cached memory from being released, and how much, if it is enough to matter.
     fn pins(&self, out: &mut String, DeviceExplanation { fragmentation, timeline, .. }: &DeviceExplanation) {
         let Holes { reserved_bytes, count, largest_bytes, cached } = fragmentation.all;
         if cached.pinned < reserved_bytes / 50 {
@@ -161,7 +161,7 @@ impl Page<'_> {
         }
     }
 
-    /// What the oldest block of a segment is and who asked for it, and how long ago.
+    /// The oldest block of a segment: its purpose, the line that requested it, and its age.
     fn oldest(&self, timeline: &Timeline, oldest: &PinningBlock) -> (String, String) {
         let stack = oldest.life.and_then(|life| timeline.lives[life.index()].stack);
         let place = words::place(&self.explained.snapshot, Place::of(stack, &self.explained.origins));

@@ -26,7 +26,7 @@ pub(super) struct Candidate {
 }
 
 impl Candidate {
-    /// Adopts the result of the run on the GPU itself, which has more steps than the trial.
+    /// Adopts the result of the run at the GPU's size, which has more steps than the trial.
     pub(super) fn settle(&mut self, itself: &Trial, limits: Limits) {
         self.trial.allocated_bytes = itself.allocated_bytes;
         self.trial.reserved_bytes = itself.reserved_bytes;
@@ -68,7 +68,7 @@ impl Candidate {
         self.cost.map_or(0.0, |cost| cost.step_s)
     }
 
-    /// What the strategy reads.
+    /// The facts that the strategy reads.
     pub(super) fn fact(&self) -> Fact {
         let blocks = self.set.techniques().find(|it| it.row().levels == Levels::Blocks);
         Fact {
@@ -94,7 +94,7 @@ impl Candidate {
     }
 }
 
-/// Why a trial without peaks is none.
+/// Why a trial has no peaks.
 pub(super) fn objection(end: &End) -> String {
     match end {
         End::Refused(it) => format!("{}: {}", it.technique, it.reason),

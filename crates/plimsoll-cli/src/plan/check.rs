@@ -1,4 +1,4 @@
-//! Runs the chosen set on the GPU itself, for more steps than its trial had: [`Checked`].
+//! Runs the chosen set at the GPU's size, for more steps than its trial had: [`Checked`].
 
 use super::fit::Fit;
 use super::goal::Goal;
@@ -10,10 +10,10 @@ use crate::predict::trial::{End, Trial};
 use crate::predict::trials::How;
 use crate::techniques::Set;
 
-/// The results of runs on the GPU itself.
+/// The results of runs at the GPU's size.
 #[derive(Default)]
 pub(super) struct Checked {
-    /// What is chosen then.
+    /// The decision after these runs.
     pub(super) decision: Decision,
     /// Why the last set that was expected to fit does not.
     pub(super) objection: Option<String>,
@@ -31,7 +31,7 @@ impl Checked {
 }
 
 impl Search<'_, '_> {
-    /// Searches, then runs the chosen set on the GPU itself until its reserved bytes stop growing. If it
+    /// Searches, then runs the chosen set at the GPU's size until its reserved bytes stop growing. If it
     /// does not fit there, or only just, the search is repeated with trials that run as long. If those
     /// still say that it fits, the search is repeated without that set.
     ///
@@ -45,7 +45,7 @@ impl Search<'_, '_> {
             self.is_interrupted &= !self.is_late;
             let Some(place) = checked.decision.chosen else { return Ok(checked) };
             let chosen = self.tried.candidates()[place].clone();
-            // The largest batch is searched on the GPU itself.
+            // The largest batch is searched at the GPU's size.
             if checked.of(&chosen.set).is_some() || self.is_interrupted || self.wish.goal == Goal::Batch {
                 return Ok(checked);
             }
@@ -76,7 +76,8 @@ impl Search<'_, '_> {
                 continue;
             };
             let name = text::named(&chosen);
-            checked.objection = Some(format!("{name} was expected to fit, but on the GPU itself: {why}"));
+            checked.objection =
+                Some(format!("{name} fits in its trial, but not in a longer simulation: {why}"));
             self.tried.correct(place, |it| it.fit = Fit::Short(0));
             if has_grown && !self.is_late {
                 checked.settles = true;

@@ -13,10 +13,9 @@ pub(super) struct Facts {
     pub(super) limits: Limits,
     /// All that was tried, in order; the first is the program as it is.
     pub(super) tried: Vec<Fact>,
-    /// How many of them were known when the run on the GPU itself last showed something of one of them: the
-    /// search goes on from there.
+    /// How many of them were known when a run at the GPU's size last corrected one: the search goes on from there.
     pub(super) known_before: usize,
-    /// Whether the program as it is keeps more memory from step to step, to an end that is known.
+    /// Whether the unmodified program's memory grows from step to step, and its end is known.
     pub(super) grows: bool,
     /// Whether it compiles its model.
     pub(super) compiles: bool,

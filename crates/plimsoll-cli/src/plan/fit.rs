@@ -12,7 +12,7 @@ pub(super) enum Fit {
     Tight(u64),
     /// It does not fit: at least these bytes are missing.
     Short(u64),
-    /// The program did not run with it, or to no end: why.
+    /// The program did not run with it, or did not finish: why.
     Unknown(String),
 }
 
@@ -50,24 +50,24 @@ impl Fit {
 }
 
 impl Limits {
-    /// That of a program that runs with so many reserved bytes. More than the capacity are those of one that
-    /// catches running out of memory.
+    /// The fit of a program that runs with this many reserved bytes. A program that catches running out of memory may
+    /// have more than the capacity.
     pub(super) fn fit(self, reserved_bytes: u64) -> Fit {
         let left_bytes = self.capacity_bytes.saturating_sub(reserved_bytes);
         if self.is_close(reserved_bytes) { Fit::Close(left_bytes) } else { Fit::Room(left_bytes) }
     }
 
-    /// That of a program whose allocator has to give cached memory back.
+    /// The fit of a program whose allocator has to release cached memory.
     pub(super) fn tight(self, reserved_bytes: u64) -> Fit {
         Fit::Tight(self.capacity_bytes.saturating_sub(reserved_bytes))
     }
 
-    /// That of a program that does not fit with so many bytes.
+    /// The fit of a program that does not fit with this many bytes.
     pub(super) fn short(self, bytes: u64) -> Fit {
         Fit::Short(bytes.saturating_sub(self.capacity_bytes))
     }
 
-    /// Whether so many reserved bytes leave too little.
+    /// Whether this many reserved bytes leave too little room.
     pub(super) fn is_close(self, reserved_bytes: u64) -> bool {
         reserved_bytes > self.roomy_bytes
     }

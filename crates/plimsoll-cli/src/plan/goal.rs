@@ -1,4 +1,4 @@
-//! What the user wants of a plan: [`Goal`], and [`Wish`] with what techniques may do to the numbers.
+//! What the user wants from a plan: [`Goal`], and [`Wish`] with what techniques may do to the numbers.
 
 use crate::techniques::Numbers;
 

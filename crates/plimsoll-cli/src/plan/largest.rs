@@ -33,7 +33,7 @@ impl Largest {
     }
 }
 
-/// The set, as a sentence begins with it.
+/// The set, as the beginning of a sentence.
 pub(super) fn label(set: &Set) -> String {
     if set.is_empty() { "as it is".to_owned() } else { format!("with {set}") }
 }

@@ -13,7 +13,7 @@
 //! | `text.rs`, `json.rs` | the reports |
 //! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
 //! | `search.rs` | runs what the strategy asks for |
-//! | `check.rs` | the chosen set on the GPU itself |
+//! | `check.rs` | the chosen set at the GPU's size |
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
 //!
 //! The techniques are in `../techniques`; the runs are `../predict/trial.rs`.
@@ -143,16 +143,16 @@ struct Plan {
     candidates: Vec<Candidate>,
     /// The chosen one, by its place.
     chosen: Option<usize>,
-    /// The one at the limit that it was preferred to, because it has room and takes about the same time.
+    /// The set at the limit that lost to the chosen one, which has room and takes about the same time.
     instead_of: Option<usize>,
     is_interrupted: bool,
     /// Whether the search ended because its time ran out.
     is_late: bool,
     /// The number of GPUs.
     devices: u32,
-    /// The result of the run on the GPU itself, if it differs from the trial.
+    /// The result of the run at the GPU's size, if it differs from the trial.
     checked: Option<String>,
-    /// The chosen set's run on the GPU itself.
+    /// The chosen set's run at the GPU's size.
     planned: Option<Trial>,
     /// The largest batches that fit: of the program as it is, and with the chosen set.
     largest: Vec<Largest>,
@@ -208,7 +208,7 @@ fn program(args: &PlanArgs, command: Vec<OsString>) -> Program {
     }
 }
 
-/// Searches, and checks the chosen set on the GPU itself.
+/// Searches, and checks the chosen set at the GPU's size.
 fn search(program: &Program, target: &Target, wish: Wish, within: Duration) -> Result<Plan, Failure> {
     let words: Vec<_> = program.command.iter().map(|word| word.to_string_lossy()).collect();
     output::progress(&format!("planning for {}: {}", target.name, words.join(" ")));

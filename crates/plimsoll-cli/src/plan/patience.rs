@@ -14,7 +14,7 @@ pub(super) struct Patience {
 }
 
 impl Patience {
-    /// Of a search that begins now.
+    /// For a search that begins now.
     pub(super) fn new(now: Instant) -> Patience {
         Patience { begun: now, until: None }
     }

@@ -32,11 +32,11 @@ pub(super) struct Search<'a, 'scope> {
     until: Option<Instant>,
     /// How long it looks for cheaper sets than one that fits.
     patience: Patience,
-    /// Whether it does so.
+    /// Whether it looks for cheaper sets.
     improves: bool,
     /// All that was tried.
     pub(super) tried: Tried,
-    /// Whether the cost of the program as it is was asked for: other sets are compared with it.
+    /// Whether the unmodified program's cost was requested: other sets are compared with it.
     is_priced: bool,
     /// Whether the user ended the search, or its time was up.
     pub(super) is_interrupted: bool,
@@ -69,7 +69,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Tries sets until the wish is met as well as possible. The first candidate is the program as it is.
+    /// Tries sets until the goal is met as well as possible. The first candidate is the program as it is.
     /// Another call continues with what was learned about candidates since the last one.
     ///
     /// # Errors
@@ -77,7 +77,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
     pub(super) fn run(&mut self) -> Result<Decision, Failure> {
         let decision = self.decided()?;
         if self.patience.is_used() {
-            // What was only a little cheaper must not keep the run on the GPU itself waiting.
+            // What was only a little cheaper must not keep the run at the GPU's size waiting.
             self.trials.give_up()?;
             self.trials.end_at(self.until);
         }
@@ -115,7 +115,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         }
     }
 
-    /// Whether there is no more time to look for a cheaper set. If there is, trials end with it.
+    /// Whether there is no more time to look for a cheaper set. If there is time left, trials end when it is up.
     fn is_long_enough(&mut self) -> bool {
         let now = Instant::now();
         let own = self.patience.until(now);
@@ -148,7 +148,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         self.trials.ahead(&wanted)
     }
 
-    /// Tries a set, and whether it fits.
+    /// Tries a set, and finds out whether it fits.
     fn try_next(&mut self, set: &Set) -> Result<(), Failure> {
         let mut trial = self.trials.of(set, How::Ample)?;
         let capacity_bytes = self.limits.capacity_bytes;
@@ -201,7 +201,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         Ok(())
     }
 
-    /// That of a set that did not end well under the GPU's limit.
+    /// The fit of a set that did not end well under the GPU's limit.
     fn without_fit(&self, trial: &Trial, limited: &Trial) -> Fit {
         match limited.end {
             End::Interrupted => Fit::Unknown(objection(&limited.end)),

@@ -105,14 +105,16 @@ pub(super) fn verdict(plan: &Plan) -> String {
     let name = &plan.target.name;
     match &base.trial.end {
         End::Ran | End::RanOut(_) => {}
-        End::Failed(how) => return format!("no plan: the program FAILED, but not because of memory: {how}"),
+        End::Failed(how) => {
+            return format!("no plan: the program itself FAILED, not for lack of memory: {how}");
+        }
         End::Unknown(why) => return format!("no plan: {why}"),
         End::Refused(it) => return format!("no plan: {}: {}", it.technique, it.reason),
         End::Interrupted => return "no plan: interrupted during the first run".to_owned(),
     }
     let interrupted = match (plan.is_interrupted, plan.is_late) {
         (true, _) => "interrupted; so far: ",
-        (false, true) => "of what was tried in time (--within): ",
+        (false, true) => "of the sets tried within --within: ",
         (false, false) => "",
     };
     if plan.goal == Goal::Batch && !plan.largest.is_empty() {
@@ -186,8 +188,7 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
-/// The set at the limit that was not chosen because another one has room, or one that has room where the chosen
-/// one has none: both are named.
+/// The alternative to the chosen set: a set at the limit if the chosen one has room, or one with room if it has none.
 fn other(plan: &Plan) -> Option<String> {
     let chosen = plan.chosen().filter(|it| it.fit.fits() && plan.goal == Goal::Fit)?;
     let all = plan.candidates.iter().filter(|it| it.set != chosen.set && it.fit.fits() && it.is_effective());
@@ -221,7 +222,7 @@ fn largest(plan: &Plan) -> String {
     format!("{}: {sentences}{numbers}", plan.target.name)
 }
 
-/// What a program does that catches running out of memory and goes on.
+/// What a program does if it catches running out of memory and goes on.
 fn catching(trial: &Trial) -> String {
     let times = if trial.caught == 1 { "once".to_owned() } else { format!("{} times", trial.caught) };
     format!(
@@ -302,26 +303,26 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
     if ran.iter().any(|it| it.fit.is_tight()) {
         let _ = writeln!(
             out,
-            "tight: it fits because the allocator gives cached memory back when memory runs short, which takes time"
+            "tight: it fits only because the allocator releases cached memory when memory runs short, which takes time"
         );
     }
     if ran.iter().any(|it| matches!(it.fit, Fit::Close(_))) {
         let _ = writeln!(
             out,
-            "close: on a card the peak may differ by more than what is left, because of other addresses and kernels of cuDNN"
+            "close: on a real GPU the peak may exceed what is left, because addresses and cuDNN's kernels differ"
         );
     }
     if ran.iter().any(|it| it.caught.is_some()) {
         let _ = writeln!(
             out,
-            "as it is: what the program uses where memory does not run out; on the GPU it catches that and takes less"
+            "as it is: what the program uses if memory does not run out; on this GPU it catches that and uses less"
         );
     }
     for it in ran.iter().filter(|it| it.set.has(Technique::Fsdp)) {
         let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
         let _ = writeln!(
             out,
-            "{}: sizes are those of each of {} GPUs, which sends {} to the others in a step",
+            "{}: sizes are per GPU; each of {} GPUs sends {} to the others in a step",
             it.set,
             plan.devices,
             size(sent)

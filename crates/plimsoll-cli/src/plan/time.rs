@@ -1,9 +1,9 @@
 //! An estimate of a step's time: [`Work`], the operators of a step, against the GPU's bandwidth and FLOP/s.
 //!
-//! On the GPU, each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel;
-//! the host needs about the same time for each operator, and the step takes the longer of the two. The choice of
-//! kernels and the program's own work on the host are unknown, so the figures serve to compare sets, not to
-//! promise a time. The constants are fitted to programs on an H200 (note 0019).
+//! On the GPU, each operator takes the longest of its arithmetic, its memory traffic and the start of a kernel; the
+//! host needs about the same time for each operator, and the step takes the longer of the two. The choice of kernels
+//! and the program's own work on the host are unknown, so the figures are good for comparing sets, not as absolute
+//! times. The constants are fitted to programs on an H200 (note 0019).
 
 use plimsoll_gpu::Gpu;
 
@@ -26,7 +26,7 @@ const WIRE: f64 = 0.7;
 /// Copies and computation overlap, except for this share of the shorter one. Fitted to programs on an H200
 /// (note 0019).
 const EXPOSED: f64 = 0.1;
-/// The share of a step that the forward pass takes: a third of the products.
+/// The share of a step that the forward pass takes: a third of the matrix products.
 const FORWARD: f64 = 1.0 / 3.0;
 /// Seconds that the GPU needs for a kernel that does almost nothing.
 const KERNEL_S: f64 = 3e-6;
@@ -38,7 +38,7 @@ const AGAIN_S: f64 = 0.6e-3;
 /// The memory traffic under bf16 autocast: half for products and activations, the same for parameters and optimizers.
 const NARROW: f64 = 0.6;
 
-/// What precedes the type of a convolution.
+/// The prefix of a convolution's type.
 const CONVOLUTION: &str = "conv ";
 
 /// The operators of one step.

@@ -69,7 +69,7 @@ impl Tried {
         self.works.push((set, work));
     }
 
-    /// What the strategy reads.
+    /// The facts that the strategy reads.
     pub(super) fn facts(&self, wish: Wish, devices: u32, limits: Limits) -> Facts {
         let base = self.candidates.first();
         Facts {

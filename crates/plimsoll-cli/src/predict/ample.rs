@@ -1,5 +1,5 @@
-//! A second run with more memory than the GPU has, for what a program needs that ran out of it ([`Need`]). The GPU still
-//! reports its own size to the program, and a request whose failure the program caught fails again.
+//! A second run with more memory than the GPU has, to find what a program that ran out needs ([`Need`]). The GPU
+//! still reports its own size to the program, and a request whose failure the program caught fails again.
 
 use super::analysis::need::Need;
 use super::analysis::verdict::Verdict;

@@ -34,7 +34,7 @@ pub(super) struct Outcome {
     pub(super) without_assumptions: Option<Box<Outcome>>,
     /// The result with the largest values in place of unknown ones that decide sizes, if there are any and the program ran with them.
     pub(super) with_largest: Option<Box<Outcome>>,
-    /// The last request that failed, also if the program caught that.
+    /// The last request that failed, even if the program caught the error.
     pub(super) shortage: Option<Shortage>,
     /// Memory that was still growing when the run was cut short, if any.
     pub(super) growth: Option<Growth>,

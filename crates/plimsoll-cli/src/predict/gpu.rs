@@ -81,7 +81,7 @@ impl Target {
         target.map_err(|why| Failure::new(Exit::Usage, format!("--gpu {gpu}: {why}")))
     }
 
-    /// This many of it, with cuDNN's workspaces determined like this.
+    /// This many of these GPUs, with cuDNN's workspaces determined in this way.
     pub(super) fn with_devices(mut self, devices: u32, workspaces: Workspaces) -> Target {
         self.environment.push((settings::DEVICES, devices.to_string()));
         self.workspaces = workspaces;

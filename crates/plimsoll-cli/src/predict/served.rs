@@ -30,7 +30,7 @@ pub(crate) enum How {
     Limited,
     /// With ample memory; the operators of a step are counted.
     Counted,
-    /// On the GPU itself.
+    /// On a simulated device of the GPU's size.
     Itself,
 }
 
@@ -65,13 +65,13 @@ pub(super) struct Server<'scope> {
     asked: Vec<Option<(Set, How)>>,
     /// Answers that were taken, and requests that were given up.
     answered: usize,
-    /// Whether requests were given up since the last one that is not for the GPU itself.
+    /// Whether requests were given up since the last one that is not at the GPU's size.
     has_given_up: bool,
 }
 
 /// The result of a request.
 pub(super) enum Answer {
-    /// The fork ended like this; its reports. `beside`: another trial ran at some time of it.
+    /// The fork ended like this; its reports. `beside`: another trial ran during part of it.
     Ended { ended: Ended, reports: PathBuf, shared: PathBuf, beside: bool },
     /// It took too long.
     Expired,
@@ -104,7 +104,7 @@ impl<'scope> Server<'scope> {
         self.process.is_some()
     }
 
-    /// Whether nothing was asked so far.
+    /// Whether no request was made so far.
     pub(super) fn is_new(&self) -> bool {
         self.asked.is_empty()
     }
@@ -162,7 +162,7 @@ impl<'scope> Server<'scope> {
         self.asked.iter_mut().for_each(|it| *it = None);
     }
 
-    /// Gives up all requests but those for the GPU itself. Others may follow.
+    /// Gives up all requests but those at the GPU's size. Others may follow.
     ///
     /// # Errors
     /// The system's.

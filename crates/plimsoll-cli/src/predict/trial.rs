@@ -34,7 +34,7 @@ pub(crate) struct Trial {
     /// Whether torch.compile compiled anything.
     pub(crate) compiles: bool,
     pub(crate) techniques: Vec<Applied>,
-    /// Lines where a value of the device decides a size or a branch.
+    /// Lines where a value read from the GPU decides a size or a branch.
     pub(crate) decided: Vec<reads::Row>,
     /// What the peak consists of, if the run was recorded.
     pub(crate) contents: Option<Contents>,
@@ -84,7 +84,7 @@ impl Trial {
     pub(super) fn expired(limit: Duration) -> Trial {
         let limit = limit.as_secs_f64();
         let why = format!(
-            "stopped after {limit:.0} s (--timeout changes this limit; a loop that waits for a value of the device may never end here)"
+            "stopped after {limit:.0} s (--timeout changes this limit; a loop that waits for a value from the GPU may never end here)"
         );
         Trial::without_answer(End::Unknown(why))
     }

@@ -4,7 +4,7 @@
 //! uses CUDA runs once for each set instead.
 //!
 //! The device has far more memory than the GPU, so that the peak is known even if memory would run out. Whether a set
-//! fits follows from the peaks, from another trial under the GPU's limit, or from a run on the GPU itself.
+//! fits follows from the peaks, from another trial under the GPU's limit, or from a run at the GPU's size.
 
 use std::ffi::OsString;
 use std::thread;
@@ -57,7 +57,7 @@ pub(crate) struct Program {
     pub(crate) writes: Writes,
     /// Values that lines read from the device.
     pub(crate) assume: Vec<Assumption>,
-    /// Whether the run on the GPU itself records what its peak consists of.
+    /// Whether the run at the GPU's size records what its peak consists of.
     pub(crate) records: bool,
 }
 
@@ -107,7 +107,7 @@ fn peaks_only() -> (&'static str, OsString) {
     ("PLIMSOLL_PREDICT_PEAKS_ONLY", "1".into())
 }
 
-/// The variable that does not.
+/// The variable that keeps that recording.
 fn recorded() -> (&'static str, OsString) {
     (peaks_only().0, OsString::new())
 }
@@ -134,13 +134,13 @@ pub(crate) struct Trials<'scope> {
     /// How long the first trial took.
     first: Option<Duration>,
     is_interrupted: bool,
-    /// When trials end, but not those on the GPU itself.
+    /// When trials end, but not those at the GPU's size.
     until: Option<Instant>,
     /// Whether one was ended then.
     is_late: bool,
-    /// Whether all trials run until their reserved bytes stop growing, not only those on the GPU itself.
+    /// Whether all trials run until their reserved bytes stop growing, not only those at the GPU's size.
     all_settle: bool,
-    /// Whether trials that are not on the GPU itself skip the code after the steps, such as an evaluation:
+    /// Whether trials that are not at the GPU's size skip the code after the steps, such as an evaluation:
     /// the first trial showed that it needs less memory than the steps.
     all_stop: bool,
     /// The serving run, if it served nothing: then it is the trial without techniques.
@@ -191,7 +191,7 @@ pub(crate) fn during<T>(
     })
 }
 
-/// A separate run, on the GPU itself.
+/// A separate run, at the GPU's size.
 ///
 /// # Errors
 /// The stand-in is missing; the system's.
@@ -229,13 +229,12 @@ impl Trials<'_> {
         Ok(trial)
     }
 
-    /// Ends trials at this time, a running one as well, but not those on the GPU itself.
+    /// Ends trials at this time, a running one as well, but not those at the GPU's size.
     pub(crate) fn end_at(&mut self, until: Option<Instant>) {
         self.until = until;
     }
 
-    /// Gives up the trials that were started [ahead](Trials::ahead). Others may follow, also where the time to end
-    /// had come.
+    /// Gives up the trials that were started [ahead](Trials::ahead). Others may follow, even if that time has come.
     ///
     /// # Errors
     /// The system's.

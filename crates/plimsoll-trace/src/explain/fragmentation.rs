@@ -18,7 +18,7 @@ use crate::timeline::{Memory, Timeline};
 /// The holes of one device at one moment, and what pins them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fragmentation {
-    /// The moment; `None` is before the first event, and one past the last event is the snapshot itself.
+    /// The moment; `None` is the moment before the first event; one past the last event is the snapshot itself.
     pub after: Option<EventIndex>,
     /// The sum of all holes.
     pub all: Holes,

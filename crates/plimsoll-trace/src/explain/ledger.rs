@@ -12,7 +12,7 @@ use crate::timeline::Timeline;
 /// The bytes of one device at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ledger {
-    /// The moment; `None` is before the first event, one past the last the snapshot itself.
+    /// The moment; `None` is the moment before the first event; one past the last is the snapshot itself.
     pub after: Option<EventIndex>,
     /// The device around the allocator.
     pub device: DeviceBytes,

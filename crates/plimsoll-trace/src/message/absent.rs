@@ -1,4 +1,4 @@
-//! What a line shows of a program that ended without an out-of-memory message of PyTorch's.
+//! What a line shows about a program that ended without PyTorch's out-of-memory message.
 
 use crate::error::Absent;
 

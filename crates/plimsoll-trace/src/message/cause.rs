@@ -1,4 +1,4 @@
-//! Whether a request failed for want of memory or because free memory was in pieces, from a message alone: [`Shortage`].
+//! Whether memory was short or fragmented, from a message alone: [`Shortage`].
 
 use super::wording::OutOfMemory;
 use crate::failure::Cause;

@@ -102,8 +102,8 @@ const NAMES: [&str; 10] = [
     "num_alloc_retries",
 ];
 
-/// Keys of nested dicts, joined by dots; the deepest that is needed is the third. A key of our list is found under any
-/// others, as in a logger's record.
+/// Keys of nested dicts, joined by dots; the deepest that is needed is the third. A key of our list is found below
+/// any other keys, as in a logger's record.
 fn flatten(path: &str, value: &Value, numbers: &mut BTreeMap<String, u64>) {
     match value {
         Value::Object(entries) => {

@@ -1,4 +1,4 @@
-//! Lines of a traceback of Python's or IPython's: [`Frame`].
+//! Lines of a Python or IPython traceback: [`Frame`].
 
 /// One line that was running.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +28,7 @@ impl Frame {
         !packages.iter().any(|part| self.file.contains(part))
     }
 
-    /// The frame that a line of text is, with the source that stands in the same line.
+    /// The frame in a line of text, with its source if that is on the same line.
     pub(super) fn parse(line: &str) -> Option<Frame> {
         python(line).or_else(|| ipython(line))
     }

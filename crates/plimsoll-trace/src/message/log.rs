@@ -10,7 +10,7 @@ use super::wording::OutOfMemory;
 use super::wrap;
 use crate::error::Absent;
 
-/// The most lines that a message was broken into by whoever pasted it.
+/// The most lines into which pasting may have broken a message.
 const MOST_LINES: usize = 12;
 /// The most messages that are kept.
 const MOST_MESSAGES: usize = 256;
@@ -33,9 +33,9 @@ pub struct Failed {
 /// The messages of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Log {
-    /// In the order of the text; at least one. One that a process repeats at once is there once.
+    /// In the order of the text; at least one. A message that a process repeats at once is listed once.
     pub failed: Vec<Failed>,
-    /// Messages that were left out, of a text with very many: earlier ones of their process.
+    /// Messages that were left out because the text has very many: earlier ones of their process.
     pub left_out: usize,
 }
 
@@ -48,8 +48,8 @@ pub struct Process<'a> {
 }
 
 impl<'a> Process<'a> {
-    /// The message that ended the process, as far as the text tells: the last. One with neither figures nor a traceback
-    /// is passed over, as what a program or a library prints besides.
+    /// The message that ended the process, as far as the text tells: the last. One with neither figures nor a
+    /// traceback is skipped: a program or a library printed it in addition.
     pub fn last(&self) -> Option<&'a Failed> {
         let says = |it: &&Failed| it.says() != (false, false);
         self.failed.iter().copied().rev().find(says).or(self.failed.last().copied())
@@ -66,7 +66,7 @@ impl<'a> Process<'a> {
     }
 }
 
-/// Whether a message is of a process.
+/// Whether a message belongs to a process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kinship {
     None,
@@ -128,7 +128,7 @@ impl Log {
 #[derive(Default)]
 struct Reader {
     tracebacks: BTreeMap<Option<u32>, Tracing>,
-    /// Messages whose later lines may still come: somebody may have broken them.
+    /// Messages that may continue on later lines, if they were wrapped.
     open: Vec<Open>,
     failed: Vec<Failed>,
     left_out: usize,
@@ -230,7 +230,7 @@ impl Reader {
 /// How Python begins.
 const TRACEBACK: &str = "Traceback (most recent call last)";
 
-/// A traceback in the making.
+/// A traceback that is not complete yet.
 #[derive(Default)]
 struct Tracing {
     traceback: Traceback,
@@ -261,7 +261,7 @@ impl Tracing {
     }
 }
 
-/// A line of source without what a launcher put before it.
+/// A line of source without the launcher's prefix.
 fn source(line: &str) -> &str {
     let line =
         line.split_once("]: ").filter(|(ahead, _)| ahead.starts_with('[')).map_or(line, |(_, rest)| rest);

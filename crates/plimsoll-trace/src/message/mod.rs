@@ -74,7 +74,7 @@ pub fn read(input: impl Read) -> io::Result<Option<Pasted>> {
     Ok(understood(input)?.ok())
 }
 
-/// As [`read`]; of a text that is not understood, what it has instead.
+/// As [`read`]; for a text that is not understood, what it has instead.
 ///
 /// # Errors
 /// The system's.

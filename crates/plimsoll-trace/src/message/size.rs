@@ -19,7 +19,8 @@ pub(super) fn leading(text: &str) -> Option<(u64, &str)> {
 /// More than any machine has.
 const MOST_BYTES: f64 = (1u64 << 60) as f64;
 
-/// All are powers of 1,024, `MB` of PyTorch's Metal allocator, too. The longer of two that begin alike comes first.
+/// All are powers of 1,024, `MB` of PyTorch's Metal allocator, too. Of two units that begin alike, the longer comes
+/// first.
 const UNITS: [(&str, f64); 15] = [
     ("bytes", 1.0),
     ("byte", 1.0),

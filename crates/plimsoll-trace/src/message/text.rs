@@ -7,7 +7,7 @@ use std::io::{self, BufRead, Read};
 /// The most bytes of a line: a longer one is several.
 const MOST_BYTES: u64 = 64 << 10;
 
-/// In how many bytes the prefix of a launcher ends, after a time.
+/// A launcher's prefix, with a time before it, ends within this many bytes.
 const MOST_PREFIX: usize = 80;
 
 /// Whether bytes begin like UTF-16, which PowerShell writes.
@@ -36,7 +36,7 @@ pub(super) fn each_line(mut input: impl BufRead, mut take: impl FnMut(&str)) -> 
     }
 }
 
-/// Without the codes of a terminal, and without marks of HTML's.
+/// Removes terminal codes and HTML tags.
 fn without_codes(line: &str) -> Cow<'_, str> {
     let line = if line.contains('&') {
         Cow::Owned(
@@ -72,7 +72,7 @@ fn without_codes(line: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// Where a line quotes several, as in JSON or in Python's `repr`: these.
+/// If a line quotes several lines, as JSON and Python's `repr` do: those lines.
 fn unescaped(line: &str) -> Cow<'_, str> {
     let quotes = line.contains("\\n")
         && (line.contains("File ") || line.contains("emory") || line.contains("Traceback"));

@@ -1,7 +1,7 @@
 //! One message about memory that ran out: [`OutOfMemory`], whatever the version of PyTorch that wrote it.
 //!
-//! Values are found by the words around them and not by their order, so that a wording of several versions is one, and a
-//! message that somebody shortened still says what it says.
+//! Values are found by the words around them and not by their order, so one parser reads the wordings of all
+//! versions, and a shortened message still yields what it contains.
 
 use super::size::leading;
 use super::text::number;
@@ -69,7 +69,7 @@ impl OutOfMemory {
         }
     }
 
-    /// Whether a message begins in this line, and of whom.
+    /// Whether a message begins in this line, and whose.
     pub(super) fn begins(line: &str) -> Option<(usize, Source, &'static str)> {
         STARTS.iter().find_map(|&(words, source, name)| line.find(words).map(|at| (at, source, name)))
     }
@@ -177,7 +177,7 @@ impl OutOfMemory {
     }
 }
 
-/// How a message begins; the first that a line contains is the one.
+/// How messages begin; the first of these that a line contains counts.
 const STARTS: [(&str, Source, &str); 18] = [
     ("CUDA out of memory.", Source::Allocator, "CUDA"),
     ("HIP out of memory.", Source::Allocator, "HIP"),

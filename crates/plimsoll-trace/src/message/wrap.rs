@@ -2,7 +2,7 @@
 
 use super::wording::OutOfMemory;
 
-/// Adds the next line of a message. A number or a word that the break cut is whole again; elsewhere a space stands.
+/// Adds the next line of a message. Joins a number or a word that the break cut; elsewhere it adds a space.
 pub(super) fn join(text: &mut String, line: &str) {
     let ends = text.split_whitespace().next_back().unwrap_or_default();
     let is_cut = is_cut(ends, line);
@@ -51,12 +51,12 @@ fn is_word(word: &str) -> bool {
     UNITS.contains(&word) || WORDS.contains(&word)
 }
 
-/// A word without what stands around it.
+/// A word without the punctuation around it.
 fn bare(word: &str) -> &str {
     word.trim_matches(|char: char| !char.is_ascii_alphanumeric())
 }
 
-/// What a number of a message counts, and the word after a process's.
+/// The units of the numbers in a message, and the word after a process's number.
 const UNITS: [&str; 9] = ["bytes", "KiB", "MiB", "GiB", "TiB", "KB", "MB", "GB", "has"];
 
 /// The words by which the values of a message are found.

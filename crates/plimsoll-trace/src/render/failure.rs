@@ -89,7 +89,7 @@ pub(super) fn sentence(
                 ),
                 (None, None, Some(_)) => format!("CAPACITY. {short}"),
                 (None, None, None) => format!(
-                    "CAPACITY. {short}; live memory plus the request exceeds the capacity, so no allocator setting and no empty_cache() would help"
+                    "CAPACITY. {short}; the program needs more than the device has; allocator settings and empty_cache() cannot help"
                 ),
             }
         }

@@ -35,7 +35,7 @@ pub fn lines(
     ]
 }
 
-/// The line of the program, as the end of a sentence.
+/// The program's line, as the end of a sentence.
 fn at(snapshot: &Snapshot, origins: &Origins, retry: &Retry) -> String {
     let line = origins.get(retry.stack).line;
     line.map_or_else(String::new, |frame| format!(" at {}", words::line(snapshot, frame)))

@@ -16,7 +16,7 @@ use crate::exit::{Answer, Failure};
 use crate::explained::Explained;
 use crate::moment::{self, When};
 
-/// Which events, and how much of each.
+/// Which events to print, and how much of each.
 #[derive(Debug, Clone, Args)]
 pub(super) struct EventsArgs {
     /// Print the events around a moment instead: peak, end, failure, an event's number or a time such as 2.5s
@@ -50,13 +50,13 @@ struct Window<'a> {
     device: &'a DeviceExplanation,
     /// The moment in words.
     moment: String,
-    /// The event after which it is; `None` before the first.
+    /// The event just before it; `None` before the first.
     at: Option<EventIndex>,
     /// In order.
     events: Vec<Row<'a>>,
-    /// When the recording's first event was, microseconds since 1970.
+    /// The time of the recording's first event, in microseconds since 1970.
     first_us: Option<u64>,
-    /// The forward lines of requests without a line.
+    /// The forward lines of requests that have no line of their own.
     forward_lines: ForwardLines,
 }
 
@@ -69,7 +69,7 @@ struct Row<'a> {
 }
 
 impl EventsArgs {
-    /// Whether events are asked for.
+    /// Whether `--events` was given.
     pub(super) fn is_asked(&self) -> bool {
         self.events.is_some()
     }
@@ -141,7 +141,7 @@ impl Window<'_> {
         time(from).zip(time(to)).map(|(from, to)| to.saturating_sub(from))
     }
 
-    /// The pass that an event lies in, in a word.
+    /// The name of the pass that an event belongs to.
     fn pass(&self, event: EventIndex) -> Option<&'static str> {
         self.device.passes.kind_at(event).map(|kind| match kind {
             PassKind::Forward => "forward",

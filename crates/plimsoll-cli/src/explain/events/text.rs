@@ -1,4 +1,4 @@
-//! Events for people: a line for what happened and the level after it, one for the block, then the stack.
+//! Events as text: a line for what happened and the level after it, a line for the block, then the stack.
 
 use std::fmt::Write;
 
@@ -81,7 +81,7 @@ impl Text<'_> {
         self.stack(out, event.stack);
     }
 
-    /// The block's address, what it is for, and who asked.
+    /// The block's address, its purpose, and the line that requested it.
     fn about(&self, row: &Row<'_>) -> Vec<String> {
         let device = self.window.device;
         let snapshot = &self.explained.snapshot;
@@ -117,7 +117,7 @@ impl Text<'_> {
         about
     }
 
-    /// From when to when the block is held.
+    /// When the block was allocated and freed.
     fn lifetime(&self, row: &Row<'_>) -> Option<String> {
         let timeline = &self.window.device.timeline;
         let life = &timeline.lives[timeline.life_of(row.index)?.index()];
@@ -150,7 +150,7 @@ impl Text<'_> {
         event.index() < self.window.device.timeline.quality.events
     }
 
-    /// So many events, and so much time, between two events.
+    /// The number of events and the time between two events.
     fn distance(&self, from: EventIndex, to: EventIndex, word: &str) -> String {
         let events = words::counted((to.index() - from.index().min(to.index())) as u64, "event");
         let time = self.window.between(self.explained, from, to);
@@ -188,7 +188,7 @@ impl Text<'_> {
     }
 }
 
-/// What makes a pass's name a thing.
+/// The noun that follows a pass's name.
 fn pass_noun(pass: &str) -> &'static str {
     if pass.ends_with("step") { "" } else { " pass" }
 }

@@ -1,16 +1,16 @@
-//! Which files are a job's: those that are given, and the snapshots in a folder.
+//! The files of a job: those given by name, and the snapshots in a given folder.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::exit::{Exit, Failure};
 
-/// Endings of snapshots; those of the second row count only in a folder without the first.
+/// Extensions of snapshots; those in the second row count only if a folder has none of the first.
 const ENDINGS: [&[&str]; 2] = [&["pickle", "pkl"], &["json"]];
-/// What packs a file.
+/// Extensions of compressed files.
 const PACKED: [&str; 2] = ["gz", "zst"];
 
-/// The files that are meant: of a folder, its snapshots. By rank, if the names tell.
+/// The files that the arguments name; a folder stands for its snapshots. In order of rank, if the names contain it.
 ///
 /// # Errors
 /// A folder that cannot be read, or without a snapshot.
@@ -28,7 +28,7 @@ pub(in crate::explain) fn listed(given: &[PathBuf]) -> Result<Vec<PathBuf>, Fail
     Ok(files)
 }
 
-/// The snapshots in a folder, not in those below it.
+/// The snapshots in a folder, not in its subfolders.
 fn inside(folder: &Path) -> Result<Vec<PathBuf>, Failure> {
     let unreadable = |why| Failure::new(Exit::Unreadable, format!("{}: {why}", folder.display()));
     let entries = fs::read_dir(folder).map_err(|why| unreadable(why.to_string()))?;
@@ -47,18 +47,18 @@ pub(super) fn name_of(path: &Path) -> String {
     path.file_name().map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }
 
-/// The last part of a name that does not say how it is packed, in lower case.
+/// The extension of a name in lower case, ignoring the extension of a compressed file.
 fn ending(name: &str) -> String {
     let mut parts = name.rsplit('.').map(str::to_ascii_lowercase);
     parts.find(|part| !PACKED.contains(&part.as_str())).unwrap_or_default()
 }
 
-/// Names in the order in which people count: `rank2` before `rank10`.
+/// Orders names by the numbers in them: `rank2` before `rank10`.
 fn in_order(name: &str) -> Vec<(String, u128)> {
     pieces(name).into_iter().map(|(text, digits)| (text, digits.parse().unwrap_or(u128::MAX))).collect()
 }
 
-/// Text and the digits behind it, again and again.
+/// Splits a name into pairs of a text and the digits after it.
 pub(super) fn pieces(name: &str) -> Vec<(String, String)> {
     let mut pieces: Vec<(String, String)> = vec![Default::default()];
     for char in name.chars() {

@@ -1,4 +1,4 @@
-//! Ranks side by side, for programs: `plimsoll.ranks/1`. Figures of all ranks are lists in the order of `ranks`.
+//! Ranks side by side, as JSON: `plimsoll.ranks/1`. Figures of all ranks are lists in the order of `ranks`.
 
 use plimsoll_alloc::Bytes;
 use plimsoll_trace::explain::{Across, Place};
@@ -49,7 +49,7 @@ pub(super) fn render(job: &RankTable<'_>) -> String {
     format!("{value:#}")
 }
 
-/// A line of the program; `null` for blocks without.
+/// A line of the program; `null` for blocks without one.
 pub(in crate::explain) fn place(place: Option<&Place>) -> Value {
     place.map_or(Value::Null, |it| json!({ "file": it.file, "line": it.line, "function": it.function }))
 }

@@ -1,6 +1,7 @@
 //! `plimsoll explain` of several files: the ranks of one job side by side, and which is odd.
 //!
-//! `names.rs` says which rank each file is of; of several files of one rank, `same.rs` chooses. A rank that cannot be read is named, and the answer is incomplete without it.
+//! `names.rs` finds the rank of each file; `same.rs` chooses between several files of one rank. A rank that cannot be
+//! read is named, and the answer is incomplete without it.
 
 mod files;
 mod json;
@@ -33,7 +34,7 @@ struct Job {
     files: Vec<(String, PathBuf, Explained)>,
     /// Files that could not be read, by the names of their ranks, and why.
     unreadable: Vec<(String, String)>,
-    /// Files of ranks that are judged by another.
+    /// Files that are not used, because another file represents their rank.
     unused: Vec<Unused>,
 }
 
@@ -52,7 +53,7 @@ fn by_rank(paths: &[PathBuf]) -> Vec<(String, Vec<&PathBuf>)> {
 }
 
 impl Job {
-    /// Reads all that can be read; fails only where nothing can. Of several files of one rank, one is kept.
+    /// Reads every file that it can; fails only if it can read none. Of several files of one rank, one is kept.
     fn open(paths: &[PathBuf], args: &ExplainArgs) -> Result<Job, Failure> {
         let mut job = Job { files: Vec::new(), unreadable: Vec::new(), unused: Vec::new() };
         let mut first = None;
@@ -77,8 +78,7 @@ impl Job {
         }
     }
 
-    /// Keeps of the files of one rank the one by which it is judged; of files that two processes recorded at the same
-    /// time, one of each process.
+    /// Keeps one file of a rank; if two processes recorded at the same time, one for each process.
     fn keep(&mut self, rank: &str, found: Vec<(PathBuf, Explained)>) {
         let recordings: Vec<&Explained> = found.iter().map(|(_, file)| file).collect();
         let judged = same::judged(&recordings);

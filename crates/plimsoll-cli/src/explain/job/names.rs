@@ -1,19 +1,19 @@
-//! Which rank each file is of, by the names of the files: files of the same name are of the same rank.
+//! Finds the rank of each file from the files' names; files with the same name belong to the same rank.
 //!
 //! A name has numbers with words before them. Some say who wrote it (`rank3`, `tp0-pp1`, `gpu2`), some say when
-//! (`step200`), and most say neither. What follows the rank (`memory-rank1-oom`) makes no rank of its own.
+//! (`step200`), and most say neither. Text after the rank (`memory-rank1-oom`) does not make another rank.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::files::{name_of, pieces};
 
-/// Words before a number that say which of several it is.
+/// Words before a number that identify the writer.
 const WHO: [&str; 19] = [
     "gpu", "cuda", "device", "dev", "worker", "process", "proc", "tp", "pp", "dp", "cp", "ep", "sp", "mp",
     "node", "host", "stage", "shard", "replica",
 ];
-/// Words before a number that say when it was, or whose process: no rank is called by them.
+/// Words before a number that is a time or a process ID; they never name a rank.
 const WHEN: [&str; 9] = ["step", "iter", "iteration", "epoch", "batch", "time", "pid", "attempt", "version"];
 /// Words before `rank` that make it a rank of less than the job: `local_rank`, `tp_rank`.
 const WITHIN: [&str; 10] = ["local", "tp", "pp", "dp", "cp", "ep", "sp", "mp", "node", "group"];
@@ -21,8 +21,8 @@ const WITHIN: [&str; 10] = ["local", "tp", "pp", "dp", "cp", "ep", "sp", "mp", "
 /// A number with the word before it: `rank` 3.
 type Coordinate = (String, u64);
 
-/// What the ranks are called: by the number behind `rank`, else by other words that say who, else by the one number in
-/// which the names differ, else as their files.
+/// The names of the ranks: the number after `rank`; otherwise other identifying words; otherwise the one number in
+/// which the names differ; otherwise the file names.
 pub(super) fn names(paths: &[PathBuf]) -> Vec<String> {
     let files: Vec<String> = paths.iter().map(|path| name_of(path)).collect();
     let whole: Vec<String> = paths.iter().map(|path| with_folder(path)).collect();
@@ -36,7 +36,7 @@ pub(super) fn names(paths: &[PathBuf]) -> Vec<String> {
     named.or_else(|| by_number(&files)).or_else(|| by_number(&whole)).unwrap_or_else(as_files)
 }
 
-/// A file's name with the folder that it is in, which may say the rank: `rank3/memory.pickle`.
+/// A file's name with its folder, which may contain the rank: `rank3/memory.pickle`.
 fn with_folder(path: &Path) -> String {
     let folder = path.parent().and_then(Path::file_name).map(|folder| folder.to_string_lossy().into_owned());
     folder.map_or_else(|| name_of(path), |folder| format!("{folder}/{}", name_of(path)))
@@ -51,7 +51,7 @@ fn last_words(text: &str) -> (String, String) {
     (words.next().unwrap_or_default(), last)
 }
 
-/// The numbers of a name that say who; of the same word, the last.
+/// The identifying numbers in a name; of a repeated word, the last one.
 fn coordinates(name: &str) -> Vec<Coordinate> {
     let found = pieces(name).into_iter().filter_map(|(text, digits)| {
         let number = digits.parse().ok()?;
@@ -68,8 +68,8 @@ fn coordinates(name: &str) -> Vec<Coordinate> {
     found.collect()
 }
 
-/// By the number behind `rank`; where files of one rank differ in other words that say who, by these, too. A file
-/// without a rank among others is called as it is.
+/// Names by the number after `rank`, and by other identifying words if files of one rank differ in them. Among other
+/// files, one without a rank keeps its own name.
 fn by_rank(who: &[BTreeMap<String, u64>], as_files: &dyn Fn() -> Vec<String>) -> Option<Vec<String>> {
     let rank = |coordinates: &BTreeMap<String, u64>| coordinates.get("rank").copied();
     if !who.iter().any(|coordinates| rank(coordinates).is_some()) {
@@ -84,7 +84,7 @@ fn by_rank(who: &[BTreeMap<String, u64>], as_files: &dyn Fn() -> Vec<String>) ->
     Some(named.collect())
 }
 
-/// By words that say who, if every file has the same ones: those in which they differ.
+/// Names by the identifying words in which files differ, if every file has the same ones.
 fn by_words(who: &[BTreeMap<String, u64>]) -> Option<Vec<String>> {
     let first = who.first()?;
     if first.is_empty() || who.iter().any(|coordinates| !coordinates.keys().eq(first.keys())) {
@@ -95,7 +95,7 @@ fn by_words(who: &[BTreeMap<String, u64>]) -> Option<Vec<String>> {
     (!words.is_empty()).then(|| names.collect())
 }
 
-/// The words of which the numbers differ between files that must not get the same name.
+/// The words whose numbers differ between files that need different names.
 fn varying(
     who: &[BTreeMap<String, u64>],
     apart: impl Fn(&BTreeMap<String, u64>, &BTreeMap<String, u64>) -> bool,
@@ -118,15 +118,15 @@ fn varying(
     words.into_iter().filter(|word| differs(word)).cloned().collect()
 }
 
-/// A name that begins so, with the numbers of these words.
+/// A name with this beginning and the numbers of these words.
 fn called(coordinates: &BTreeMap<String, u64>, words: &[String], begin: String) -> String {
     let more = words.iter().filter_map(|word| Some(format!("{word} {}", coordinates.get(word)?)));
     let all: Vec<String> = (!begin.is_empty()).then_some(begin).into_iter().chain(more).collect();
     all.join(" ")
 }
 
-/// By the one number in which the names differ. Names in which all numbers are the same and a word is not
-/// (`snapshot1`, `snapshot1-oom`) are of the same rank.
+/// Names by the one number in which the files' names differ. Names with equal numbers but different words
+/// (`snapshot1`, `snapshot1-oom`) belong to the same rank.
 fn by_number(names: &[String]) -> Option<Vec<String>> {
     let split: Vec<Vec<(String, String)>> = names.iter().map(|name| pieces(name)).collect();
     let places = 0..split.iter().map(Vec::len).min().unwrap_or(0);
@@ -154,7 +154,7 @@ fn by_number(names: &[String]) -> Option<Vec<String>> {
     None
 }
 
-/// The texts, if there is one for each and no two are the same.
+/// The texts, if every file has one and no two are equal.
 fn distinct<'a>(texts: impl Iterator<Item = Option<&'a str>>) -> Option<Vec<&'a str>> {
     let texts: Vec<&str> = texts.collect::<Option<_>>()?;
     let mut sorted = texts.clone();

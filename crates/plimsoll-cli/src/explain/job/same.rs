@@ -1,8 +1,9 @@
-//! Which of several files of one rank counts: [`judged`]. What the recordings hold says it, not their names.
+//! Decides which of several files of one rank counts: [`judged`]. The contents of the recordings decide, not their
+//! names.
 //!
-//! A program that runs out of memory may write a file at the failure and one as it ends: they have events in common and
-//! are of the same run. A file of an earlier run, or from earlier in a long one, ends before the other begins. And two
-//! processes that recorded at the same time have times in common, but no event: each counts.
+//! A program that runs out of memory may write a file at the failure and one as it ends: they share events and are of
+//! the same run. A file of an earlier run, or from earlier in a long one, ends before the other begins. Two processes
+//! that recorded at the same time share times but no event: each counts.
 
 use std::collections::BTreeSet;
 
@@ -10,35 +11,35 @@ use plimsoll_trace::snapshot::{Action, Event, Snapshot};
 
 use crate::explained::Explained;
 
-/// Events that are looked for in the other recording.
+/// How many events to look up in the other recording.
 const LOOKED_FOR: usize = 1000;
 
-/// What becomes of a file.
+/// Whether a file is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Judged {
-    /// The rank is judged by it.
+    /// The file represents its rank.
     Used,
-    /// The rank is judged by another, at this place, for this reason.
+    /// Another file, at this index, represents the rank, for this reason.
     Unused { used: usize, why: &'static str },
 }
 
-/// What is to know of a recording.
+/// The facts about a recording that decide.
 struct Recorded<'a> {
     snapshot: &'a Snapshot,
     /// The first and the last time of its events, microseconds; `None` where it has no times.
     times: Option<(u64, u64)>,
-    /// Of the last failure: how many events came after it.
+    /// How many events came after the last failure.
     after_failure: Option<usize>,
 }
 
-/// How two recordings of one rank stand to each other.
+/// How two recordings of one rank relate.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Relation {
     /// Events of one are in the other, or there are no times.
     SameRun,
     /// One ends before the other begins.
     Apart,
-    /// They overlap and have nothing in common.
+    /// They overlap in time and share no event.
     OtherProcess,
 }
 
@@ -72,7 +73,7 @@ fn decided(recorded: &[Recorded<'_>]) -> Vec<Judged> {
     verdicts
 }
 
-/// The recordings of each process: those that overlap without anything in common are of several.
+/// Groups the recordings by process: two that overlap in time and share no event are of different processes.
 fn processes(recorded: &[Recorded<'_>]) -> Vec<Vec<usize>> {
     let mut processes: Vec<Vec<usize>> = Vec::new();
     for (nth, one) in recorded.iter().enumerate() {
@@ -113,7 +114,7 @@ impl<'a> Recorded<'a> {
         if found * 2 >= looked_for.len() { Relation::SameRun } else { Relation::OtherProcess }
     }
 
-    /// The identity of each event from one time to another: no other process has the same.
+    /// The identities of the events between two times; no other process has the same ones.
     fn between(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64, Option<u64>)> {
         let events = self.snapshot.traces.iter().flatten();
         events.filter_map(move |event| {
@@ -123,7 +124,7 @@ impl<'a> Recorded<'a> {
     }
 }
 
-/// When an event was; the marks of earlier snapshots do not count.
+/// The time of an event; `None` for the mark of an earlier snapshot.
 fn time(event: &Event) -> Option<u64> {
     event.time_us.get().filter(|_| event.action != Action::Snapshot)
 }

@@ -1,4 +1,4 @@
-//! Ranks side by side, for people: which is odd and by what, a row for each, then the lines that differ.
+//! Ranks side by side, as text: which rank is odd and in what, a row for each rank, then the lines that differ.
 
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ pub(super) fn render(job: &RankTable<'_>, shown: Shown) -> String {
     if job.unused.len() > shown.rows {
         let _ = writeln!(
             out,
-            "{} more files are not used: their ranks have another",
+            "{} more files are not used: their ranks have another file",
             job.unused.len() - shown.rows
         );
     }
@@ -36,7 +36,7 @@ pub(super) fn render(job: &RankTable<'_>, shown: Shown) -> String {
     out
 }
 
-/// A row for each rank, or whatever else is side by side: the peaks, and the verdict in a few words.
+/// A row for each rank (or device): the peaks, and the verdict in a few words.
 pub(in crate::explain) fn rows(out: &mut String, table: &RankTable<'_>, shown: Shown) {
     Text { job: table, shown }.ranks(out);
 }

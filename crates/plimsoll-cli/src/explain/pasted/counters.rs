@@ -38,7 +38,7 @@ pub(super) fn said(counters: &Counters, shown: Shown) -> Said {
         ),
         lines,
         unknown: vec![
-            "whether a request failed for want of memory or because free memory was in pieces: its message says more",
+            "whether memory was short or fragmented: the error message says more",
             "which tensors use the memory",
             "the GPU's memory, and what other processes use",
         ],
@@ -48,13 +48,13 @@ pub(super) fn said(counters: &Counters, shown: Shown) -> Said {
     }
 }
 
-/// A cache that cannot go back, where it is worth a word.
+/// Advice about cached memory that cannot be released, if there is much of it.
 fn pinned(counters: &Counters, shown: Shown) -> Option<String> {
     let (pinned, reserved) = (counters.inactive_split.current_bytes?, counters.reserved.current_bytes?);
     (pinned > reserved / 10).then(|| {
         format!(
-            "{} of the reserved memory are free parts of segments that hold other blocks: PYTORCH_CUDA_ALLOC_CONF=\
-             expandable_segments:True avoids them",
+            "{} of the reserved memory is free, but in segments that hold other blocks: PYTORCH_CUDA_ALLOC_CONF=\
+             expandable_segments:True avoids this",
             shown.size(pinned)
         )
     })

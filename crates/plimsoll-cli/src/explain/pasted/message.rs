@@ -1,4 +1,4 @@
-//! An out-of-memory message: capacity or fragmentation, by how much, what others hold, and the line.
+//! An out-of-memory message: capacity or fragmentation, by how much, what other processes use, and the line.
 
 use plimsoll_trace::explain::Cause;
 use plimsoll_trace::message::{Failed, Frame, Log, OutOfMemory, Process, Shortage, Source};
@@ -9,7 +9,7 @@ use super::next;
 use super::said::Said;
 use crate::shown::Shown;
 
-/// Ranks that are listed.
+/// The most ranks to list.
 const MOST_RANKS: usize = 16;
 
 pub(super) fn said(log: &Log, shown: Shown) -> Said {
@@ -91,7 +91,7 @@ fn verdict(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> Stri
     }
 }
 
-/// Where the GPU's bytes are, as far as the message says it.
+/// Where the GPU's bytes are, as far as the message says.
 fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     let others = message.true_others();
     let other_bytes: u64 = others.iter().map(|(_, bytes)| bytes).sum();
@@ -131,7 +131,7 @@ fn accounts(message: &OutOfMemory, shown: Shown) -> Vec<String> {
     rows.into_iter().filter_map(row).collect()
 }
 
-/// Whether a message of a GPU says who holds its memory, or what is free.
+/// Whether a message about a GPU says who uses its memory, or how much is free.
 fn has_accounts(message: &OutOfMemory) -> bool {
     let figures = [
         message.capacity_bytes,
@@ -151,7 +151,7 @@ fn place(frame: &Frame) -> String {
     format!("requested at {file}:{}{function}{source}", frame.line)
 }
 
-/// The other messages: those before it of its process, and the other ranks that ran out.
+/// The other messages: earlier ones from the same process, and those of other ranks that ran out.
 fn others(log: &Log, process: &Process<'_>, last: &Failed) -> Option<String> {
     let mut others: Vec<String> = Vec::new();
     for other in log.processes().iter().filter(|it| it.failed.first() != process.failed.first()) {
@@ -198,19 +198,17 @@ fn help(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> String)
         Cause::Capacity { .. } if shortage.held_by_others => {
             let others = message.true_others();
             let rows: Vec<String> = others.iter().map(|(pid, bytes)| format!("{pid} ({})", size(*bytes))).collect();
-            help.push(format!("end the other processes on this GPU, or take another GPU: {}", rows.join(", ")));
+            help.push(format!("end the other processes on this GPU, or use another GPU: {}", rows.join(", ")));
         }
         Cause::Capacity { .. } => {
             help.push(
-                "the program needs more than the GPU has; allocator settings and empty_cache() cannot help. This is the \
-                 shortage of one request: what the program needs in all is more"
+                "the program needs more than the GPU has; allocator settings and empty_cache() cannot help. This is the shortage of one request; the program needs more in total"
                     .to_owned(),
             );
             let outside = message.outside_bytes().filter(|bytes| *bytes > USUAL_CONTEXT_BYTES && message.others.is_empty());
             help.extend(outside.map(|bytes| {
                 format!(
-                    "{} are used outside PyTorch's allocator, more than a CUDA context: nvidia-smi lists other processes, \
-                     and a display takes some",
+                    "{} is used outside PyTorch's allocator, more than a CUDA context takes: other processes (nvidia-smi lists them), or a display",
                     size(bytes)
                 )
             }));
@@ -227,8 +225,7 @@ fn help(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> String)
             help.push("torch.cuda.set_per_process_memory_fraction set the limit: raise it, or use less memory".to_owned());
         }
         _ if message.source == Source::Driver => help.push(
-            "the message does not say who holds the memory. It may be another process, above all if the program failed at its \
-             start: end it, or take another GPU. Or PyTorch's allocator had taken what was left: use a smaller batch, or leave \
+            "the message does not say who uses the memory. It may be another process, especially if the program failed at its start: end it, or use another GPU. Or PyTorch's allocator had taken the rest: use a smaller batch, or leave \
              room with torch.cuda.set_per_process_memory_fraction(0.9)"
                 .to_owned(),
         ),
@@ -240,7 +237,7 @@ fn help(message: &OutOfMemory, shortage: Shortage, size: impl Fn(u64) -> String)
     help
 }
 
-/// More than this is not the CUDA context alone.
+/// The CUDA context alone does not take more than this.
 const USUAL_CONTEXT_BYTES: u64 = 1 << 30;
 
 fn commands(message: &OutOfMemory, shortage: Shortage, program: &str) -> Vec<String> {
@@ -267,12 +264,12 @@ fn unknown(last: &Failed) -> Vec<&'static str> {
     let mut unknown = Vec::new();
     if message.source == Source::Allocator && !has_accounts(message) {
         unknown.push(
-            "the GPU's memory, who holds it, and what was free: paste the whole message, if it says more",
+            "the GPU's memory, who uses it, and how much was free: paste the whole message, if it says more",
         );
     }
     unknown.push("which tensors use the memory (`plimsoll run` records it)");
     if message.source == Source::Allocator {
-        unknown.push("what the program needs in all (`plimsoll plan` computes it)");
+        unknown.push("what the program needs in total (`plimsoll plan` computes it)");
         if message.others.is_empty() && message.process_bytes.is_none() && message.outside_bytes().is_some() {
             unknown.push("whether other processes use the GPU");
         }

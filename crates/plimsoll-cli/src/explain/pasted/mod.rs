@@ -1,9 +1,9 @@
-//! What people have instead of a snapshot, explained: a message in a log, counters, a trace of torch.profiler.
+//! Explains what people have instead of a snapshot: a message in a log, counters, a trace of torch.profiler.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `said.rs` | [`said::Said`]: an answer as lines and as JSON |
-//! | `message.rs` | an out-of-memory message: capacity or fragmentation, the holders of the memory, the line |
+//! | `message.rs` | an out-of-memory message: capacity or fragmentation, who uses the memory, the line |
 //! | `counters.rs` | memory_stats() and memory_summary() |
 //! | `profile.rs` | memory events of torch.profiler |
 //! | `next.rs` | the next command |
@@ -19,14 +19,14 @@ use plimsoll_trace::message::Pasted;
 use super::ExplainArgs;
 use crate::exit::{Answer, Exit, Failure};
 
-/// The answer; it is done (0), as an explanation of a snapshot is.
+/// The answer, with exit code 0, as for a snapshot.
 ///
 /// # Errors
 /// An option that only a snapshot can have; a profile without memory.
 pub(super) fn answer(file: &str, pasted: &Pasted, args: &ExplainArgs) -> Result<Answer, Failure> {
     if args.is_for_snapshots() {
         let message = format!(
-            "{file} is not a snapshot but a text: only --json, --bytes and --rows go with it; `plimsoll record` prints \
+            "{file} is text, not a snapshot, and takes only --json, --bytes and --rows; `plimsoll record` prints \
              code that records a snapshot"
         );
         return Err(Failure::new(Exit::Usage, message));

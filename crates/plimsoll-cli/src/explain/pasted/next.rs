@@ -19,7 +19,7 @@ const FILE: &str = "FILE";
 /// Stands for the GPU that a text does not name.
 const NAME: &str = "NAME";
 
-/// What to write for the placeholders of commands, one a line.
+/// What to write for the placeholders of commands, one per line.
 pub(super) fn to_fill_in(commands: &[String]) -> Vec<&'static str> {
     let has = |word: &str| commands.iter().any(|command| command.split(' ').any(|it| it == word));
     let gpu = "NAME is your GPU, by name (`plimsoll predict --list`), or its memory, such as 24GiB";
@@ -27,7 +27,7 @@ pub(super) fn to_fill_in(commands: &[String]) -> Vec<&'static str> {
     rows.into_iter().filter(|(word, _)| has(word)).map(|(_, meaning)| meaning).collect()
 }
 
-/// `--gpu` of a GPU with so much memory: its name if only one has it, else the size.
+/// `--gpu` of a GPU with this much memory: its name if only one has it, otherwise the size.
 pub(super) fn gpu(capacity_bytes: Option<u64>) -> String {
     let Some(bytes) = capacity_bytes else { return NAME.to_owned() };
     let size = || format!("{:.2}GiB", bytes as f64 / f64::from(1 << 30));

@@ -17,7 +17,7 @@ pub(super) fn said(file: &str, profile: &Profile, shown: Shown) -> Result<Said, 
     let worst = devices.iter().max_by_key(|(_, it)| (it.failed.is_some(), it.peak_allocated_bytes));
     let Some((number, worst)) = worst else {
         let message = format!(
-            "{file}: a profile without memory events of a GPU: profile again with torch.profiler.profile(profile_memory=True)"
+            "{file} has no memory events of a GPU: profile again with torch.profiler.profile(profile_memory=True)"
         );
         return Err(Failure::new(Exit::Unreadable, message));
     };

@@ -13,14 +13,14 @@ const SAME_TIME: f64 = 1.02;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Choice<'a> {
     pub(super) best: &'a Fact,
-    /// The set at the limit to which it was preferred, because it has room and takes about the same time.
+    /// The set at the limit that lost to the chosen one, which has room and takes about the same time.
     pub(super) instead_of: Option<&'a Fact>,
 }
 
-/// The best set that fits. The order: no failed request, then the least change to the numbers, then memory to
-/// spare, then the shortest step (to 1 %), then the least change to the program. If that set is at the limit,
-/// one with room that takes about the same time is better, although it rounds differently. For the largest batch
-/// it is the one with the least memory, because these trials have another batch.
+/// The best set that fits. The order: no failed request, then the least change to the numbers, then memory to spare,
+/// then the shortest step (to 1 %), then the least change to the program. If that set is at the limit, one with room
+/// that takes about the same time is better, although it rounds differently. For the largest batch it is the set with
+/// the least memory, because these trials use another batch.
 pub(super) fn of<'a>(tried: &[&'a Fact], wish: Wish, limits: Limits) -> Option<Choice<'a>> {
     let base_s = tried.first().map_or(0.0, |it| it.order_s()).max(f64::MIN_POSITIVE);
     let is_option = |it: &Fact| {

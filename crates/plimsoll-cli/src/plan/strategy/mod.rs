@@ -1,7 +1,7 @@
 //! Which sets are tried, in which order, and which is chosen: [`next`], a function of what is known. It does no
 //! I/O, so thousands of searches run in a test (`worlds.rs`).
 //!
-//! The search is written as if each set's result were there (`order.rs`). A [`Pass`] goes through it from the
+//! The search is written as if each set's result were already known (`order.rs`). A [`Pass`] goes through it from the
 //! beginning with what is known and ends at the first result that is missing: that set is tried, and the next pass
 //! gets as far as the next one.
 //!
@@ -49,11 +49,11 @@ pub(super) enum Step {
 pub(super) struct Decision {
     /// `None` if nothing fits.
     pub(super) chosen: Option<usize>,
-    /// The set at the limit to which the chosen one was preferred, because it has room and takes about the same time.
+    /// The set at the limit that lost to the chosen one, which has room and takes about the same time.
     pub(super) instead_of: Option<usize>,
 }
 
-/// The sets to try next, until the wish is met as well as can be.
+/// The sets to try next, until the goal is met as well as possible.
 pub(super) fn next(facts: &Facts) -> Step {
     let mut pass = Pass::new(facts);
     match pass.search() {
@@ -65,7 +65,7 @@ pub(super) fn next(facts: &Facts) -> Step {
     }
 }
 
-/// What is chosen by what is known, although the search may not be over.
+/// What is chosen from the facts so far, although the search may not be over.
 pub(super) fn decide(facts: &Facts) -> Decision {
     let all: Vec<_> = facts.tried.iter().collect();
     let choice = choice::of(&all, facts.wish, facts.limits);

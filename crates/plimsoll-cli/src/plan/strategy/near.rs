@@ -1,4 +1,4 @@
-//! Sets that differ a little from another one, in what saves memory and in how much of it: what `trade.rs` tries.
+//! Sets that differ a little from another one, by a technique or by its level: `trade.rs` tries them.
 
 use super::pass::Pass;
 use crate::techniques::{Joins, Levels, Numbers, Set, Technique, Time};
@@ -6,12 +6,12 @@ use crate::techniques::{Joins, Levels, Numbers, Set, Technique, Time};
 /// The effort of techniques that are not used to gain time.
 pub(super) const MOST_EFFORT: u32 = 4;
 
-/// So many values of a technique are tried, if it has as many.
+/// How many values of a technique are tried, if it has that many.
 const STEPS: usize = 5;
 
 impl Pass<'_> {
-    /// Sets that differ a little, and may be faster: one step less of a technique, with one step more of
-    /// another, or with one that costs no time; and without one that has no levels.
+    /// Sets that differ a little, and may be faster: a technique one level lower, with another one level higher or
+    /// with one that costs no time; and the set without a technique that has no levels.
     pub(super) fn near(&self, set: &Set) -> Vec<Set> {
         let mut near = Vec::new();
         let free = self.with_all_free(set);
@@ -53,7 +53,7 @@ impl Pass<'_> {
         near
     }
 
-    /// The set with a technique that excludes this one in its place: all of it, and as much.
+    /// The sets with a technique that excludes this one in its place: at its strongest, and at the same level.
     fn instead(&self, set: &Set, technique: Technique) -> Vec<Set> {
         let without = set.without(technique);
         let others =
@@ -68,7 +68,7 @@ impl Pass<'_> {
         instead
     }
 
-    /// One step less or more of a technique; `None` if it has no more.
+    /// A technique one level lower or higher; `None` if there is no such level.
     pub(super) fn stepped(&self, set: &Set, technique: Technique, step: isize) -> Option<Set> {
         let values = self.values(technique);
         if !set.has(technique) {
@@ -81,7 +81,7 @@ impl Pass<'_> {
         }
     }
 
-    /// This set with each of the techniques that take time, and more and more of it.
+    /// This set with each of the techniques that take time, at higher and higher levels.
     pub(super) fn raised(&self, set: &Set) -> Vec<(Technique, Set)> {
         let mut raised = Vec::new();
         for technique in Technique::all().filter(|it| self.can_be_more(set, *it)) {
@@ -95,7 +95,7 @@ impl Pass<'_> {
         raised
     }
 
-    /// Whether a set may have more of a technique.
+    /// Whether a set may have a higher level of a technique.
     pub(super) fn can_be_more(&self, set: &Set, technique: Technique) -> bool {
         is_levelled(technique)
             && self.is_useful_kind(technique)
@@ -122,7 +122,7 @@ impl Pass<'_> {
         }
     }
 
-    /// This set with all that costs no time and changes the numbers no more than it.
+    /// This set with every technique that costs no time and changes the numbers no more than the set does.
     pub(super) fn with_all_free(&self, set: &Set) -> Set {
         let joins = if set.numbers() == Numbers::Identical { Joins::Free } else { Joins::Rounding };
         let joining = |it: &Technique| {
@@ -146,7 +146,7 @@ fn joined(set: &Set, technique: Technique, value: Option<u64>) -> Set {
     set.only(|it| it.excluded_by(technique).is_none()).with(technique, value)
 }
 
-/// The techniques of a set of which there can be less.
+/// The techniques of a set that can have a lower level.
 pub(super) fn levelled(set: &Set) -> impl Iterator<Item = Technique> {
     set.techniques().filter(|it| is_levelled(*it))
 }

@@ -1,10 +1,10 @@
 //! The order of the search: [`Pass::search`]. Savings do not add up, so each set is judged by a run.
 //!
-//! A program that fits needs none. Otherwise the search tries every technique alone, then the useful ones together.
-//! The number of checkpointed blocks is computed from two peaks (savings are linear) and then verified. If nothing
-//! that keeps the numbers fits, it adds techniques that change the rounding, bf16 last. For the cheapest set that fits,
-//! `trade.rs` then trades techniques for each other; for the least memory and the fastest step, `polish.rs` changes the
-//! best set by single techniques.
+//! A program that fits as it is needs no technique. Otherwise the search tries every technique alone, then the useful
+//! ones together. The number of checkpointed blocks is computed from two peaks (savings are linear) and then
+//! verified. If nothing that keeps the numbers fits, it adds techniques that change the rounding, bf16 last. For the
+//! cheapest set that fits, `trade.rs` then trades techniques for each other; for the least memory and the fastest
+//! step, `polish.rs` changes the best set by single techniques.
 
 use super::super::goal::Goal;
 use super::levels::budgets;
@@ -97,8 +97,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Sets that round differently, or change the numbers if that is allowed. Where nothing fits, one with bf16
-    /// is an offer.
+    /// Sets that round differently, or change the numbers if that is allowed. If nothing else fits, a set with bf16
+    /// is offered.
     fn rounding(&mut self, compiles: bool) -> Result<(), Missing> {
         let (has_checkpoint, has_offload) = (self.is_useful(self.blocks), self.is_useful(Technique::Offload));
         let optimizers = Technique::all().filter(|it| it.row().alone == Alone::Optimizer);
@@ -152,7 +152,7 @@ impl Pass<'_> {
     }
 }
 
-/// Whether a technique computes again or copies.
+/// Whether a technique recomputes or copies.
 fn takes_time(technique: Technique) -> bool {
     matches!(technique.row().time, Time::Again | Time::NestedAgain | Time::Copies | Time::StepCopies)
 }

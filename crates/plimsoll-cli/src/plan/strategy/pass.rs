@@ -5,7 +5,7 @@ use super::super::goal::Goal;
 use super::choice;
 use crate::techniques::{Joins, Programs, Set, Technique};
 
-/// Sets whose results a pass needs: the first one, and those that it will probably need then.
+/// Sets whose results a pass needs: the first now, the others probably next.
 #[derive(Debug)]
 pub(super) struct Missing {
     pub(super) sets: Vec<Set>,
@@ -16,7 +16,7 @@ pub(super) struct Missing {
 /// A pass through the search.
 pub(super) struct Pass<'a> {
     pub(super) facts: &'a Facts,
-    /// The results that it has come to, in order: decisions on the way do not depend on those that come later.
+    /// The results that it has reached, in order: its decisions so far do not depend on later ones.
     pub(super) seen: Vec<&'a Fact>,
     /// The sets that it is about to ask for.
     announced: Vec<Set>,
@@ -93,8 +93,8 @@ impl<'a> Pass<'a> {
         self.useful.contains(&technique)
     }
 
-    /// The useful techniques that join such sets, without those that another one of them replaces; beside a
-    /// technique, those that it does not exclude.
+    /// The useful techniques that join such sets, without those that another of them replaces, or that `beside`
+    /// excludes.
     pub(super) fn joined(&self, joins: Joins, beside: Option<Technique>) -> Set {
         let fits_beside = |it: Technique| beside.is_none_or(|beside| beside.excluded_by(it).is_none());
         let joining = Technique::all().filter(|it| it.row().joins <= joins && self.is_useful(*it));

@@ -6,7 +6,7 @@ use super::near::{MOST_EFFORT, levelled};
 use super::pass::{Missing, Pass};
 use crate::techniques::{Joins, Numbers, Set, Technique, Time};
 
-/// How much of the program's own step two techniques may save together beside one of them alone.
+/// How much of the program's own step two techniques together may save, compared with one of them alone.
 const SLACK: f64 = 0.15;
 
 /// The most rounds of small changes.
@@ -65,7 +65,7 @@ impl Pass<'_> {
         self.chosen().filter(|it| it.has_room() && self.is_dear(it.order_s())).map(|it| it.set.clone())
     }
 
-    /// Where nothing fits: everything that saves memory, and then less of it.
+    /// If nothing fits: tries everything that saves memory, and then less of it.
     pub(super) fn everything(&mut self, numbers: Numbers) -> Result<(), Missing> {
         let joins = if numbers == Numbers::Identical { Joins::Identical } else { Joins::Rounding };
         let mut sets = Vec::new();
@@ -151,7 +151,7 @@ impl Pass<'_> {
         step_s > self.seen.first().map_or(0.0, |it| it.order_s()) * (1.0 + WORTH)
     }
 
-    /// This set with as little of each technique as fits, but for one of them.
+    /// This set with as little of each technique as fits, except for one of them.
     fn lowered(&mut self, set: &Set, except: Option<Technique>) -> Result<Set, Missing> {
         let mut set = set.clone();
         // Parts of the batch cost the most.

@@ -68,19 +68,17 @@ fn hint(error: &Thrown, reports: &[Report]) -> Option<String> {
             reports.iter().flat_map(|report| &report.reads).filter_map(Read::deciding).next_back()
     {
         return Some(format!(
-            "a value of the device that decides what the program does is read at {line}, which may be the cause: it is zero \
-             here, because nothing is computed; --assume {line}=VALUE gives it another"
+            "the program reads a value from the GPU at {line} that decides what it does, which may be the cause: the value is zero here, because nothing is computed; --assume {line}=VALUE sets it"
         ));
     } else if error.reads {
-        "a value is read back from the device just above that line, which may be the cause: it is zero here, because \
-         nothing is computed"
+        "the program reads a value from the GPU just above that line, which may be the cause: the value is zero here, because nothing is computed"
     } else {
         return None;
     };
     Some(hint.to_owned())
 }
 
-/// The hint about a selection by values of the device, if there was one.
+/// The hint about a selection by GPU values, if there was one.
 fn selection(reports: &[Report]) -> Option<String> {
     let reads = reports.iter().flat_map(|report| &report.reads);
     let mut empty = reads.filter_map(|read| read.empty_selection().map(|line| (read, line)));
@@ -91,12 +89,12 @@ fn selection(reports: &[Report]) -> Option<String> {
             format!("use --assume {line}=N, the number of elements that it finds on a GPU")
         };
         return Some(format!(
-            "a selection by values of the device at {line} is empty here, which may be the cause: {advice}"
+            "a selection by GPU values at {line} is empty here, which may be the cause: {advice}"
         ));
     }
     let is_noticed = |report: &Report| report.notices.iter().any(|notice| notice.kind == Kind::Selected);
     reports.iter().any(is_noticed).then(|| {
-        "a selection by values of the device is empty here (`nonzero`, `unique`, a mask), which may be the cause"
+        "a selection by GPU values is empty here (`nonzero`, `unique`, a mask), which may be the cause"
             .to_owned()
     })
 }
@@ -156,7 +154,7 @@ fn asked_bytes(message: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// The hint after a failure, where this operator selected by values of the device at `train.py:4`.
+    /// The hint after a failure, where this operator selected by GPU values at `train.py:4`.
     fn hint_after(operator: &str) -> String {
         let report = serde_json::json!({
             "pid": 7, "rank": null, "alone": false, "state": "failed", "torch": "2.15.0", "cuda": "13.2",

@@ -30,8 +30,7 @@ pub(crate) fn without_shortage(job: &Job, target: &Target, peaks: Option<Peaks>)
         Ended::Interrupted => return unknown("the run was interrupted"),
         Ended::Expired => {
             return unknown(
-                "the program did not end within --timeout; a loop that waits for a value of the device may never end \
-                 here",
+                "the program did not end within --timeout; a loop that waits for a value from the GPU may never end here",
             );
         }
         Ended::Status(_) | Ended::Signal(_) => return failed(job),

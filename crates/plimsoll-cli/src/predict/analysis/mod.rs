@@ -11,7 +11,7 @@
 //! | `shortage.rs` | the request that failed |
 //! | `verdict.rs` | whether the program fits |
 //! | `failed.rs`, `judge.rs` | the verdict of a program that failed; that of any other |
-//! | `need.rs` | what a program needs that ran out |
+//! | `need.rs` | what a program that ran out needs |
 
 mod failed;
 pub(super) mod growth;

@@ -1,4 +1,4 @@
-//! What a program needs that ran out of memory: [`Need`].
+//! What a program that ran out of memory needs: [`Need`].
 
 use super::growth::Growth;
 use super::judged::Judged;
@@ -12,7 +12,7 @@ pub(crate) struct Need {
     pub(crate) bytes: u64,
     /// How many of these bytes the GPU lacks.
     pub(crate) more_bytes: u64,
-    /// Whether this run did not end either: the program needs at least this.
+    /// Whether this run did not end, either: then the program needs at least this.
     pub(crate) is_least: bool,
     /// What grows in that run, if anything.
     pub(crate) growth: Option<Growth>,

@@ -15,7 +15,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator;
 use signal_hook::low_level::emulate_default_handler;
 
-/// Catches signals until this program ends. Each counts once: for the caller of [`Signals::heard`], or as an end.
+/// Catches signals until this program ends. Each signal counts once: [`Signals::heard`] returns it, or it ends this
+/// program.
 pub(super) struct Signals {
     heard: Arc<AtomicBool>,
     is_running: Arc<AtomicBool>,
@@ -69,7 +70,7 @@ impl Signals {
     }
 }
 
-/// The signals that a process ignores, by its `/proc/N/status`.
+/// The signals that a process ignores, from its `/proc/N/status`.
 fn ignored(status: &str) -> Vec<i32> {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);

@@ -72,8 +72,8 @@ impl Session {
             }
         }
         let message = format!(
-            "the program's files cannot be kept from its writes here, so it was not run:\n  {}\n\
-             --allow-writes runs it, and lets it change and remove files",
+            "the program was not run, because nothing here keeps its writes off the disk:\n  {}\n\
+             --allow-writes runs it anyway, and lets it change and remove files",
             refused.join("\n  ")
         );
         Err(Unrun::Refused(Failure::new(Exit::Usage, message)))
@@ -136,7 +136,7 @@ fn run(
 
 /// Waits for the program's end, and returns why it was stopped, if it was. On --timeout or an interrupt its processes are
 /// asked to exit, and do so once they have written their reports; those that do not are killed after a while, or at the
-/// second interrupt. A program that only waits once its GPU processes have ended is over.
+/// second interrupt. If its GPU processes have ended and the program only waits, it counts as ended.
 fn wait(
     child: &mut Child,
     timeout: Option<Duration>,

@@ -69,10 +69,7 @@ fn account(
         needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
     let counted_bytes = if is_allocated { judged.peaks.allocated_bytes } else { reserved_bytes };
     let measured = if is_allocated {
-        format!(
-            "allocated by PyTorch at its peak{when}; {} reserved where there is room",
-            size(reserved_bytes)
-        )
+        format!("allocated by PyTorch at its peak{when}; {} reserved if there is room", size(reserved_bytes))
     } else if reserved_bytes > measured_bytes {
         format!("reserved by PyTorch at the end, computed; {} measured", size(measured_bytes))
     } else {

@@ -21,7 +21,7 @@ pub(super) fn limits(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Str
     if outcome.uses_cudnn() && reports.iter().any(|report| report.cudnn_search) {
         limits.push(
             "the search of `torch.backends.cudnn.benchmark`: on a GPU the first steps also try kernels with workspaces up to \
-             the free memory, which raises the peaks but does not run out"
+             the free memory, which raises the peaks but cannot run out of memory"
                 .to_owned(),
         );
     }
@@ -94,8 +94,7 @@ fn waits(analysis: &Analysis, size: impl Fn(u64) -> String) -> Option<String> {
     let (blocks, most) = waiting.fold((0, 0), |(blocks, most), life| (blocks + 1, life.bytes.max(most)));
     (blocks > 0).then(|| {
         format!(
-            "delayed frees (`record_stream`): a freed block waits for the streams that use it, here not at all, on a GPU \
-             longer. This affects {blocks} blocks of at most {}",
+            "delayed frees (`record_stream`): on a GPU, a freed block waits for the streams that use it; here it does not. This affects {blocks} blocks of at most {}",
             size(most)
         )
     })

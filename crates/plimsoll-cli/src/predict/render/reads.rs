@@ -76,7 +76,7 @@ fn short(file: &str) -> &str {
 pub(crate) const HEADING: &str =
     "Depends on device values, which are zero here (set them with --assume FILE:LINE=VALUE)";
 
-/// A line where a value of the device decides something: the line, its source, what it decides.
+/// A line where a value read from the GPU decides something: the line, its source, what it decides.
 pub(crate) type Row = [String; 3];
 
 /// A row below the heading.
@@ -112,10 +112,10 @@ pub(crate) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
             _ if read.generates => "generation, assumed to run to its maximum length".to_owned(),
             Some(value) => {
                 let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                format!("a value of the device decides a size, assumed {value}")
+                format!("a value read from the GPU decides a size, assumed {value}")
             }
             None if read.even => "the experts' shares decide sizes, assumed equal".to_owned(),
-            None => "a value of the device decides a size, assumed 0".to_owned(),
+            None => "a value read from the GPU decides a size, assumed 0".to_owned(),
         };
         let line = (format!("{}:{line}", short(file)), assumed);
         if !lines.contains(&line) {
@@ -125,7 +125,7 @@ pub(crate) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
     lines
 }
 
-/// The lines whose reads end a loop of the program's.
+/// The lines whose reads end one of the program's loops.
 pub(crate) fn of_loops(reports: &[Report]) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for read in reports.iter().flat_map(|report| &report.reads) {
@@ -173,7 +173,7 @@ pub(crate) fn unseen(reports: &[Report]) -> Vec<String> {
             let place = place.map_or_else(String::new, |(file, line)| format!(" at {}:{line}", short(file)));
             let text = error.text.lines().next().unwrap_or_default();
             say(format!(
-                "everything after a failure behind the shortened loop: {}{place}: {text}",
+                "everything after a failure that followed the shortened loop: {}{place}: {text}",
                 error.kind
             ));
         }

@@ -37,8 +37,8 @@ pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
         Verdict::Fits { spare_bytes, caught } => {
             let caught = match caught {
                 0 => String::new(),
-                1 => "; the program caught 1 error of running out of memory".to_owned(),
-                count => format!("; the program caught {count} errors of running out of memory"),
+                1 => "; the program caught 1 out-of-memory error".to_owned(),
+                count => format!("; the program caught {count} out-of-memory errors"),
             };
             match &outcome.growth {
                 Some(growth) => format!("{}{who}{caught}", ends_well(growth, target, &size)),
@@ -61,7 +61,7 @@ pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
         Verdict::Refused(Refusal { technique, reason }) => {
             format!("{technique} cannot be applied to this program: {reason}; leave it out of --with")
         }
-        Verdict::Failed { how, .. } => format!("the program FAILED, but not because of memory: {how}"),
+        Verdict::Failed { how, .. } => format!("the program itself FAILED, not for lack of memory: {how}"),
         Verdict::Unknown(why) => {
             let seen = at_most();
             let seen = if seen.is_empty() { seen } else { format!("; up to then {seen}") };
@@ -88,7 +88,7 @@ fn runs_out(
     };
     let caught = if *caught { "; the program caught the error and gave up" } else { "" };
     let saved = if *is_saved_by_caches {
-        "; torch.compile made the request, to compile or to time kernels, and makes none with a warm compile cache"
+        "; torch.compile made the request while compiling or timing kernels; with a warm compile cache it makes none"
     } else {
         ""
     };
@@ -103,7 +103,7 @@ fn runs_out(
         let (all, more) = (size(need.bytes), size(need.more_bytes));
         let gaps = if need.judged.peaks.allocated_bytes <= target.capacity_bytes() && need.growth.is_none() {
             format!(
-                "; {} are allocated, so gaps between blocks decide",
+                "; only {} is allocated: gaps between blocks take the rest",
                 size(need.judged.peaks.allocated_bytes)
             )
         } else {

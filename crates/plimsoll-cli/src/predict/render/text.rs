@@ -168,7 +168,7 @@ fn peaks(out: &mut String, judged: &Judged, exact: bool, target: &Target, size: 
             "allocated",
             allocated_bytes,
             format!(
-                "max_memory_allocated(){}; up to 1 % different on a GPU, where the first addresses differ from run to run",
+                "max_memory_allocated(){}; varies by up to 1 % from run to run on a real GPU",
                 when(allocated_step, report)
             ),
         ),

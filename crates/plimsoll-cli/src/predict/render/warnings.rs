@@ -32,7 +32,7 @@ pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -
         format!("{at}: {assumed}{at_stake}")
     }));
     lines.extend(reads::of_loops(reports).into_iter().map(|at| {
-        format!("{at}: a value of the device ends the loop, assumed 0: it may run for other steps than these")
+        format!("{at}: a value read from the GPU ends the loop, assumed 0: the loop may run for more or fewer steps")
     }));
     if lines.len() > MOST {
         let rest = lines.len() - (MOST - 1);
@@ -53,7 +53,7 @@ fn at_stake(outcome: &Outcome, at: &str, capacity_bytes: u64, size: impl Fn(u64)
         (Some(zero), None, Some(most)) if most > zero => {
             format!("; at stake: up to {} more", size(most - zero))
         }
-        (Some(_), None, Some(_)) => "; at stake: nothing, with the largest value, too".to_owned(),
+        (Some(_), None, Some(_)) => "; at stake: nothing, even with the largest value".to_owned(),
         _ => format!("; at stake: unknown, --assume {at}=N shows it"),
     }
 }

@@ -15,7 +15,7 @@ use rustix::thread::UnshareFlags;
 
 use super::places::Mount;
 
-/// A mount namespace; whether it is one without a user namespace.
+/// Makes a mount namespace; returns whether that needed no user namespace.
 ///
 /// # Errors
 /// There is none for this user.

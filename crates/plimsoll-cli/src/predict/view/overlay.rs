@@ -245,7 +245,7 @@ impl Overlay {
 }
 
 impl Cover {
-    /// The three folders by descriptors: a path may contain what separates the options.
+    /// The three folders as descriptors, because a path may contain the separator of the options.
     fn open(&self) -> Result<[OwnedFd; 3], String> {
         let opened = |path: &Path| {
             let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;

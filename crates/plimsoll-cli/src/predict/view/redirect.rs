@@ -115,7 +115,7 @@ impl Redirect {
     }
 }
 
-/// Whether there is such a program: what starts it could not say why there is none.
+/// Whether there is such a program: whatever starts it could not report that there is none.
 ///
 /// # Errors
 /// There is none.

@@ -17,7 +17,7 @@ const MOST: usize = 200;
 pub(in crate::predict) struct Written {
     /// The largest first.
     pub(in crate::predict) files: Vec<File>,
-    /// All of them, those that are not in the list too.
+    /// All of them, including those that are not in the list.
     pub(in crate::predict) count: u64,
     pub(in crate::predict) bytes: u64,
     /// How many new files stay in each cache.

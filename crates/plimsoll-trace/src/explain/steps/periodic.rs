@@ -1,8 +1,8 @@
 //! Steps by repetition: one line makes requests again and again, at even distances.
 //!
-//! The loop over a model's layers repeats as well. So a line counts only outside every module's call. Without
-//! stacks a size stands for the line, and it counts only if most of what is asked for between two requests of
-//! that size is let go before the second: a forward pass that keeps what its layers made is no row of steps.
+//! The loop over a model's layers repeats as well. So a line counts only outside every module's call. Without stacks
+//! a size stands for the line, and it counts only if most of the bytes requested between two requests of that size
+//! are freed before the second: a forward pass that keeps its layers' outputs is not a row of steps.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +111,7 @@ fn beat<K: Ord + Copy>(
     Some((first, ends, if is_clear { "likely" } else { "a guess" }))
 }
 
-/// Whether in most steps more is let go than stays.
+/// Whether in most steps more bytes are freed than stay.
 fn lets_go(trace: &[Event], boundaries: &[EventIndex]) -> bool {
     let (mut asked, mut freed, mut begin, mut good) = (0u64, 0u64, 0, 0);
     for end in boundaries {

@@ -1,5 +1,5 @@
-//! The blocks themselves, from which the page tells what is held after any event: [`json`]. Of a long recording
-//! they are the largest; what is held at the moments that the page speaks of is always among them.
+//! The blocks themselves, from which the page computes what is live after any event: [`json`]. For a long recording
+//! these are the largest, and always those live at the moments that the page mentions.
 
 use std::cmp::Reverse;
 
@@ -15,13 +15,13 @@ use crate::render::Report;
 use crate::snapshot::{LifeIndex, StackId};
 use crate::timeline::Life;
 
-/// Blocks that wait for a stream, of which so many are listed, the largest.
+/// How many blocks that wait for a stream are listed, the largest first.
 const WAITING: usize = 4000;
-/// When a block goes that is there at the end.
+/// The end of a block that is still there when the recording ends.
 const NEVER: u32 = u32::MAX;
 
-/// At most so many blocks and boxes of stacks. A block has the moments when it comes and goes, where it is, its
-/// bytes and a key; the key has a box, a kind and a line, which is a name.
+/// The most blocks, and the most boxes of stacks. A block has the moments of its birth and its death, its address,
+/// its bytes and a key; the key has a box, a kind and the name of a line.
 pub(super) fn json(report: &Report<'_>, device: &DeviceExplanation, most: usize, most_boxes: usize) -> Value {
     let timeline = &device.timeline;
     let (chosen, left_out) = chosen(device, most);
@@ -81,7 +81,7 @@ fn chosen(device: &DeviceExplanation, most: usize) -> (Vec<LifeIndex>, usize) {
     (chosen, left_out)
 }
 
-/// Blocks that were let go and lie there for a while, until a stream is done with them.
+/// Freed blocks that wait until a stream is done with them.
 fn waiting(device: &DeviceExplanation) -> Value {
     let timeline = &device.timeline;
     let after = timeline.lives.iter().filter_map(|life| {

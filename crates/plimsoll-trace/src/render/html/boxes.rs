@@ -1,7 +1,7 @@
 //! Stacks as a tree of boxes, the outermost line at the root: [`Boxes`].
 //!
-//! Only Python counts, without the lines by which modules and decorators call what counts: `Linear.forward` is
-//! shown, `Module._call_impl` above it is not. Below the innermost line stands the operator.
+//! Only lines of Python count, without those through which modules and decorators call them: `Linear.forward` is
+//! shown, `Module._call_impl` above it is not. The operator is below the innermost line.
 
 use std::cmp::Reverse;
 
@@ -14,7 +14,7 @@ use crate::explain::{Name, is_library, is_python};
 use crate::render::{Report, words as say};
 use crate::snapshot::{FrameId, StackId};
 
-/// Lines of a stack that are shown; of a deeper one, as recursion makes it, so many from either end.
+/// How many lines of a stack are shown; a deeper one, as from recursion, shows this many from either end.
 const DEPTH: usize = 60;
 
 /// What a box stands for.
@@ -34,7 +34,7 @@ struct Node {
     parent: usize,
     depth: usize,
     label: Label,
-    /// Of all blocks that are listed, whenever they are live.
+    /// The bytes of all listed blocks, whenever they are live.
     bytes: u64,
 }
 
@@ -83,7 +83,7 @@ impl Boxes {
         }
     }
 
-    /// The largest boxes; a parent is never smaller, so that each one's is there.
+    /// The largest boxes; a parent is never smaller than its child, so every parent is among them.
     pub(super) fn cut(self, most: usize) -> Cut {
         let nodes = self.nodes;
         let mut order: Vec<usize> = (0..nodes.len()).collect();

@@ -30,7 +30,7 @@ pub(super) struct Bucket {
 pub(super) struct Buckets {
     pub(super) events: usize,
     pub(super) list: Vec<Bucket>,
-    /// When the last event was, microseconds since the first; `None` if no event tells its time.
+    /// When the last event was, microseconds since the first; `None` if no event has a time.
     span_us: Option<u64>,
 }
 

@@ -9,7 +9,7 @@ use super::text::Text;
 use crate::render::{Report, words};
 use crate::snapshot::FrameId;
 
-/// A size, with the exact bytes for who points at it.
+/// A size, with the exact bytes as a tooltip.
 pub(super) struct Size(pub(super) u64);
 
 impl Display for Size {
@@ -26,7 +26,7 @@ pub(super) struct Bar<'a> {
 }
 
 impl<'a> Bar<'a> {
-    /// Of what has no colour of its own.
+    /// For rows without a colour of their own.
     pub(super) fn plain(bytes: u64, of: u64) -> Self {
         Bar { bytes, of, class: "plain" }
     }
@@ -45,7 +45,7 @@ impl Display for Bar<'_> {
     }
 }
 
-/// By how much a size changed, with the exact bytes for who points at it.
+/// By how much a size changed, with the exact bytes as a tooltip.
 pub(super) struct Changed(pub(super) i128);
 
 impl Display for Changed {
@@ -55,10 +55,10 @@ impl Display for Changed {
     }
 }
 
-/// A cell with a bar to the right of its middle for what grew, to the left for what shrank.
+/// A cell with a bar: to the right of the middle for growth, to the left for shrinkage.
 pub(super) struct ChangeBar {
     pub(super) bytes: i128,
-    /// What a whole half stands for.
+    /// The bytes that fill a whole half.
     pub(super) of: u128,
 }
 
@@ -74,7 +74,7 @@ impl Display for ChangeBar {
     }
 }
 
-/// A line of the program, with its whole path for who points at it.
+/// A line of the program, with its whole path as a tooltip.
 pub(super) fn line(report: &Report<'_>, frame: Option<FrameId>) -> String {
     let Some(id) = frame else { return words::NO_LINE.to_owned() };
     let snapshot = report.snapshot;

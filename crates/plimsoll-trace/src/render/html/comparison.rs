@@ -1,4 +1,4 @@
-//! What a page begins with that is about two recordings: what changed, as tables whose rows sum to the change.
+//! The beginning of a page about two recordings: what changed, as tables whose rows sum to the change.
 
 use std::fmt::{self, Write};
 
@@ -13,7 +13,7 @@ use crate::explain::{Amount, Change};
 use crate::render::comparison::{Compared, IN_ALL, Listed, SIDES, SnapshotDiff, Total};
 use crate::render::words;
 
-/// Rows of a table; what is beyond them is one more row.
+/// How many rows a table has; the rest is one more row.
 const ROWS: usize = 40;
 
 /// The sections are those of the pairs, before and after in turn, then those of devices without a counterpart.

@@ -1,5 +1,6 @@
-//! How a page begins that is about a recording of several devices: the verdict of the recording, what would help and the
-//! largest owners of the device that matters most, a row for each device, and the lines of which several have a part.
+//! The beginning of a page about a recording of several devices: the verdict of the recording, what would help and
+//! the largest owners of the device that matters most, a row for each device, and the lines with blocks on several
+//! devices.
 
 use std::fmt::{self, Write};
 
@@ -13,7 +14,7 @@ use crate::explain::DeviceExplanation;
 use crate::render::ranks::{COLUMNS, RankTable, line as line_name};
 use crate::render::{Report, devices, words};
 
-/// Lines that are listed.
+/// How many lines to list.
 const LINES: usize = 20;
 
 /// The device that the first screen is about: the one that decides the verdict, else that with the highest peak. The
@@ -43,13 +44,13 @@ pub(super) fn head(out: &mut String, report: Report<'_>, sections: &[Section<'_>
     Ok(())
 }
 
-/// The lines of which several devices hold blocks: which part each has.
+/// The lines with blocks on several devices, and the share of each device.
 fn parts(out: &mut String, table: &RankTable<'_>) -> fmt::Result {
     let (shared, count) = (table.shared(), table.devices.len());
     if shared.is_empty() || count > COLUMNS {
         return Ok(());
     }
-    out.push_str("<h3>Lines of several devices, at the peak of each</h3><table class=\"across\"><thead><tr>");
+    out.push_str("<h3>Lines with blocks on several devices, at the peak of each</h3><table class=\"across\"><thead><tr>");
     out.push_str("<th>total<th>blocks");
     (0..count).try_for_each(|nth| write!(out, "<th>{}", Text(table.name(nth))))?;
     out.push_str("<th>line<tbody>");

@@ -1,4 +1,5 @@
-//! Blocks that come and go, event by event: [`Flow`], one walk over a timeline for whoever sums along the way.
+//! Blocks that come and go, event by event: [`Flow`], one walk over a timeline, for code that keeps sums along the
+//! way.
 
 use crate::snapshot::{EventIndex, LifeIndex};
 use crate::timeline::Timeline;
@@ -23,7 +24,7 @@ impl Ends {
     }
 }
 
-/// A block that another one overtook as it came is never held.
+/// A block that ends in the event of its birth, because another overlaps it, is never live.
 fn is_held_at_all(timeline: &Timeline, index: LifeIndex, end: EventIndex) -> bool {
     timeline.lives[index.index()].born < Some(end)
 }
@@ -37,7 +38,7 @@ pub(super) struct Flow<'a> {
 }
 
 impl<'a> Flow<'a> {
-    /// Begins where nothing has come yet.
+    /// Begins before the first block.
     pub(super) fn new(timeline: &'a Timeline, ends: &'a Ends) -> Self {
         Self { timeline, ends, born: 0, ended: 0 }
     }

@@ -12,13 +12,13 @@ use crate::explain::DeviceExplanation;
 use crate::explain::leaks::{Course, Growth, Line, Place, Verdict};
 use crate::render::{Report, words};
 
-/// Lines that have a colour in the staircase, as page.css names them: `stair-0` and so on.
+/// How many lines have their own colour in the staircase, as page.css names them: `stair-0` and so on.
 const STAIRS: usize = 6;
-/// Rows of the table.
+/// How many rows the table has.
 const ROWS: usize = 20;
-/// Steps that the staircase shows, evenly chosen.
+/// How many steps the staircase shows, evenly chosen.
 const COLUMNS: usize = 300;
-/// Steps that are shown in figures.
+/// How many steps are shown in figures.
 const FIGURES: usize = 60;
 
 /// The section of one device.
@@ -58,19 +58,19 @@ fn is_leaking(line: &Line) -> bool {
     line.course.verdict == Verdict::Leaking
 }
 
-/// By how much more is held at the end of the last step than at that of the first.
+/// How much more is live at the end of the last step than at the end of the first.
 fn grown_bytes(course: &Course) -> u64 {
     let (first, last) = (course.held.first(), course.held.last());
     last.zip(first).map_or(0, |(last, first)| last.saturating_sub(*first))
 }
 
-/// The last steps of so many stretches of about equal length.
+/// The last step of each of this many stretches of about equal length.
 fn chosen(steps: usize, most: usize) -> impl Iterator<Item = usize> {
     let columns = steps.min(most);
     (1..=columns).map(move |column| column * steps / columns - 1)
 }
 
-/// All that is held at the end of each step; on top, coloured, what each line has more than after the first step.
+/// Live memory at the end of each step; on top, in colour, what each line has gained since the first step.
 fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result {
     let columns: Vec<usize> = chosen(whole.held.len(), COLUMNS).collect();
     let grown = |line: &Line, step: usize| {
@@ -111,8 +111,8 @@ fn staircase(out: &mut String, whole: &Course, growing: &[&Line]) -> fmt::Result
     write!(out, "</svg><span>step 1</span><span>step {}</span></figure>", whole.held.len())
 }
 
-/// Where the axis begins and ends. At nothing, so that what is a small part of the whole looks small; only a leak, which
-/// has no bound, is shown however small it is by now.
+/// Where the axis begins and ends. At zero, so that a small part of the whole looks small. Only for a leak, which has
+/// no bound, it begins higher, so that even a small one shows.
 fn axis(rows: &[Layer], is_leaking: bool) -> (u64, u64) {
     let columns = rows.first().map_or(0, |row| row.bytes.len());
     let top = |column| rows.iter().fold(0_u64, |sum, row| sum.saturating_add(row.bytes[column]));
@@ -158,7 +158,7 @@ fn lines(out: &mut String, report: &Report<'_>, growing: &[&Line]) -> fmt::Resul
     Ok(())
 }
 
-/// All that is held at the ends of steps, and what of each step's own blocks stays.
+/// Live memory at the end of each step, and how much of each step's own blocks stays.
 fn figures(out: &mut String, whole: &Course) -> fmt::Result {
     let steps = whole.held.len();
     out.push_str("<details><summary>the figures, step by step</summary><table><thead><tr>");

@@ -1,4 +1,4 @@
-//! The device's memory over time: each stretch of it, when it came and when it went ([`json`]).
+//! The device's memory over time: each stretch of it, with the moments when it begins and ends ([`json`]).
 
 use std::cmp::Reverse;
 
@@ -16,7 +16,7 @@ use crate::timeline::{Memory, MemoryMap};
 const CHANGES: usize = 1500;
 /// Stretches that are drawn, the largest.
 const STRETCHES: usize = 4000;
-/// When a stretch goes that is there at the end.
+/// The end of a stretch that is still there when the recording ends.
 const NEVER: u32 = u32::MAX;
 
 /// A stretch of memory that stays as it is.
@@ -53,7 +53,7 @@ pub(super) fn json(device: &DeviceExplanation, trace: &[Event], most_cells: u64)
     })
 }
 
-/// What there was, and whether every change is drawn.
+/// The memory that was there, and whether every change is drawn.
 fn stretches(device: &DeviceExplanation, trace: &[Event]) -> (Vec<Stretch>, bool) {
     let is_change = |event: &Event| {
         matches!(

@@ -1,5 +1,5 @@
 //! An explanation as one page: no network, no other file, the verdict and the tables readable without scripts.
-//! A page has a section for each recording's device; one about several recordings begins with what it says of all.
+//! A page has a section for each recording's device; one about several recordings begins with a summary of all.
 //!
 //! ```text
 //! comparison.rs      how a page begins that is about two recordings, and ranks.rs, about the ranks of a job
@@ -24,7 +24,7 @@
 //!                    memory.rs wrote; timeline, icicle and map draw it, each with its HTML beside it
 //! ```
 //!
-//! What a file says never becomes a tag: HTML is escaped, data stands in an element of its own without a `<`,
+//! Text from a file never becomes a tag: HTML is escaped, data stands in an element of its own without a `<`,
 //! the script writes only text, and the page's policy lets no other script run.
 
 mod blocks;
@@ -84,9 +84,9 @@ const MAP: &str = include_str!("map.html");
 
 /// Sections of a comparison, at most.
 const SECTIONS: usize = 16;
-/// Ranks that have a section: those that matter most.
+/// How many ranks have a section: those that matter most.
 const RANKS: usize = 4;
-/// Recordings whose origin is shown.
+/// How many recordings have their origin shown.
 const ORIGINS: usize = 256;
 /// Points of the curve, shared by all devices: zoomed in, several for a pixel of the whole.
 const BUCKETS: usize = 4096;
@@ -96,9 +96,9 @@ const BLOCKS: usize = 75_000;
 const BOXES: usize = 6000;
 /// Cells of the map at the most reserved, shared by all devices.
 const CELLS: usize = 1600;
-/// Failures that are flagged, the last.
+/// How many failures are flagged, the last ones.
 const FAILURES: usize = 50;
-/// Ends of steps that are marked, evenly chosen.
+/// How many ends of steps are marked, evenly chosen.
 const STEPS: usize = 4096;
 
 /// A page.
@@ -106,7 +106,7 @@ const STEPS: usize = 4096;
 pub struct Page<'a> {
     /// What it is about.
     pub about: About<'a>,
-    /// That in a few words, behind the name of the verb.
+    /// The same in a few words, after the name of the verb.
     pub title: &'a str,
     /// The command that makes the page again.
     pub command: &'a str,
@@ -124,7 +124,7 @@ pub enum About<'a> {
 }
 
 impl About<'_> {
-    /// What the program calls the question.
+    /// The verb of the program that answers this.
     fn verb(self) -> &'static str {
         match self {
             Self::Recording(_) | Self::Ranks(..) => "explain",
@@ -161,7 +161,7 @@ impl<'a> Page<'a> {
         })
     }
 
-    /// What it says of all recordings, then the sections.
+    /// The summary of all recordings, then the sections.
     fn body(&self, sections: &[Section<'a>]) -> Result<String, std::fmt::Error> {
         let mut out = String::new();
         match self.about {
@@ -214,7 +214,7 @@ impl<'a> Page<'a> {
         }
     }
 
-    /// Where all of it is from, as lines; those of many recordings are folded.
+    /// The origin of all of it, as lines; folded if there are many recordings.
     fn provenance(&self, out: &mut String) {
         let reports: Vec<Report<'a>> = match self.about {
             About::Recording(report) => vec![report],
@@ -241,7 +241,7 @@ impl<'a> Page<'a> {
     }
 }
 
-/// A text with its places, `{{name}}`, filled; what is put there is not read again.
+/// A template with its placeholders, `{{name}}`, filled; the inserted text is not searched for placeholders.
 fn fill(template: &str, value: impl Fn(&str, &mut String)) -> String {
     let mut parts = template.split("{{");
     let mut out = parts.next().unwrap_or_default().to_owned();
@@ -258,7 +258,7 @@ fn write(out: &mut String, what: impl std::fmt::Display) {
     let _ = write!(out, "{what}");
 }
 
-/// By which the page's policy knows its own script and style.
+/// The hash by which the page's policy recognizes its own script and style.
 fn hash(text: &str) -> String {
     format!("sha256-{}", STANDARD.encode(Sha256::digest(text)))
 }

@@ -1,4 +1,4 @@
-//! Many numbers in little room: base64 of little-endian arrays, which a browser reads as they are. Bytes of
+//! Many numbers in little space: base64 of little-endian arrays, which a browser reads as they are. Bytes of
 //! memory are counted in grains of 512, the allocator's own, so that two tebibytes fit into 32 bits.
 
 use base64::Engine;
@@ -29,7 +29,7 @@ pub(super) fn octets(numbers: impl IntoIterator<Item = u8>) -> Value {
     STANDARD.encode(bytes).into()
 }
 
-/// A count as 32 bits; what is more stays at the most.
+/// A count as 32 bits; a larger one becomes the maximum.
 pub(super) fn count(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

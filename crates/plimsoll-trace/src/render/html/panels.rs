@@ -14,8 +14,9 @@ use super::text::Text;
 /// Columns of a panel.
 const COLUMNS: usize = 240;
 
-/// What is allocated in each section's recording by category, from its first event to its last. `first` is the
-/// place on the page of the first of them; `line` is bytes that every panel marks, and what they are. Nothing where no recording has events.
+/// Allocated bytes by category in each section's recording, from its first event to its last. `first` is the index of
+/// the first section on the page; `line` is a level in bytes that every panel marks, with its name. Empty if no
+/// recording has events.
 pub(super) fn panels(
     out: &mut String,
     first: usize,

@@ -12,9 +12,9 @@ use super::text::{Sentence, Text};
 use crate::explain::DeviceExplanation;
 use crate::render::{phases as say, words};
 
-/// Phases that are shown.
+/// How many phases to show.
 const PHASES: usize = 20;
-/// Lines of a rise that are shown.
+/// How many lines of a rise to show.
 const LINES: usize = 8;
 
 /// The section of one device.

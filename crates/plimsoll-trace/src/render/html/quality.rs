@@ -104,7 +104,7 @@ fn replayed(out: &mut String, device: &DeviceExplanation) -> fmt::Result {
     Ok(())
 }
 
-/// The blocks of the peak without a stack, by why.
+/// The blocks of the peak without a stack, by cause.
 fn stackless(out: &mut String, quality: &DataQuality) -> fmt::Result {
     if quality.stackless.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What a page begins with that is about the ranks of a job: which is odd, a row for each, the lines that differ.
+//! The beginning of a page about the ranks of a job: which rank is odd, a row for each, the lines that differ.
 
 use std::fmt::{self, Write};
 
@@ -13,11 +13,11 @@ use crate::render::ranks::{COLUMNS, ODD, RANGE, RankTable, line as line_name};
 use crate::render::verdict;
 use crate::render::words::{self, counted, plural};
 
-/// Ranks that have a row; of more, those that matter most.
+/// How many ranks have a row: those that matter most.
 const RANKS: usize = 256;
-/// Lines that are shown.
+/// How many lines to show.
 const LINES: usize = 40;
-/// Files that are listed as unreadable.
+/// How many files are listed as unreadable.
 const MISSING: usize = 50;
 
 /// `drawn` are the ranks that have a section, in the order of these; `commands` show each rank by itself.
@@ -59,7 +59,7 @@ fn shown(table: &RankTable<'_>) -> Vec<usize> {
     shown
 }
 
-/// A row for each rank, or whatever else is side by side.
+/// A row for each rank or device.
 pub(super) fn ranks(out: &mut String, table: &RankTable<'_>, drawn: &[usize], what: &str) -> fmt::Result {
     let RankTable { ranks, devices, .. } = table;
     let most = ranks.allocated.bytes.iter().max().copied().unwrap_or(0);
@@ -94,7 +94,7 @@ pub(super) fn ranks(out: &mut String, table: &RankTable<'_>, drawn: &[usize], wh
     Ok(())
 }
 
-/// By which figures a rank is odd, in words.
+/// The figures in which a rank is odd, in words.
 fn odd(table: &RankTable<'_>, nth: usize) -> &'static str {
     match (table.ranks.allocated.is_odd(nth), table.ranks.reserved.is_odd(nth)) {
         (true, true) => "<strong class=\"bad\">odd</strong>: ",

@@ -1,4 +1,4 @@
-//! What stays at the end of a recording, beside what was held at the moment that is explained, as tables.
+//! What is live at the end of a recording, compared with the moment that is explained, as tables.
 
 use std::fmt::{self, Write};
 
@@ -11,10 +11,10 @@ use crate::explain::{Change, DeviceExplanation, Remaining, ShownCategory};
 use crate::render::words::{self, counted};
 use crate::render::{Report, remaining as say};
 
-/// Rows of a table; what is beyond them is one more row.
+/// How many rows a table has; the rest is one more row.
 const ROWS: usize = 20;
 
-/// The section of one device: nothing where little stays.
+/// The section of one device; empty if little remains.
 pub(super) fn section(out: &mut String, report: &Report<'_>, device: &DeviceExplanation) -> fmt::Result {
     let Some(remaining) = Remaining::of(report.analysis(device), device) else { return Ok(()) };
     let size = |bytes: u64| Bytes(bytes).to_string();
@@ -42,7 +42,7 @@ struct Table {
 }
 
 impl Table {
-    /// Rows, the largest at the end first; `words` gives the colour of a row and what it is about, as HTML.
+    /// Rows, the largest at the end first; `words` gives the colour and the name of a row, as HTML.
     fn write<K>(
         &self,
         out: &mut String,

@@ -17,16 +17,16 @@ use crate::whatif::{SETTINGS, WhatIf};
 
 /// A part of the page: one device of a recording.
 pub(super) struct Section<'a> {
-    /// Which it is; nothing where there is but one.
+    /// Its name; empty if there is only one.
     pub(super) title: String,
     pub(super) report: Report<'a>,
     pub(super) device: &'a DeviceExplanation,
-    /// Whether the head of the page says what would help and who the largest owners are.
+    /// Whether the top of the page shows what would help and the largest owners.
     pub(super) is_summed_up: bool,
 }
 
 impl Section<'_> {
-    /// What other settings would have come to; `None` where no request was recorded.
+    /// The simulation of other settings; `None` if no request was recorded.
     pub(super) fn what_if(&self) -> Option<Cow<'_, WhatIf>> {
         let device = self.device;
         if device.replay.requests == 0 {
@@ -59,7 +59,7 @@ impl Section<'_> {
     }
 }
 
-/// Where steps end, as numbers of moments, each so many steps behind the one before.
+/// The moments where steps end, evenly chosen.
 fn steps(device: &DeviceExplanation) -> Value {
     let ends = &device.steps.boundaries;
     let apart = ends.len().div_ceil(STEPS).max(1);
@@ -67,7 +67,7 @@ fn steps(device: &DeviceExplanation) -> Value {
     json!({ "apart": apart, "ends": numbers::words(ends.map(|&end| number(Some(end)))) })
 }
 
-/// The places of what the script draws: nothing where there is nothing to draw.
+/// The elements that the script draws into; empty if there is nothing to draw.
 pub(super) fn drawings(device: &DeviceExplanation) -> [&'static str; 3] {
     let timeline = &device.timeline;
     let is_any = [
@@ -84,14 +84,14 @@ pub(super) fn drawings(device: &DeviceExplanation) -> [&'static str; 3] {
     parts
 }
 
-/// What the allocator could have had at most, as a failed request tells it; else the whole device, where that
-/// is known.
+/// The most that the allocator could have had, according to a failed request; otherwise the whole device, if that is
+/// known.
 fn limit_bytes(device: &DeviceExplanation) -> Option<u64> {
     let at_failure = device.failure.and_then(|failure| failure.capacity_bytes());
     at_failure.or(device.ledger.device.total)
 }
 
-/// The last requests that failed, each as a number of a moment and the bytes that it asked for.
+/// The last requests that failed, each as the number of a moment and the requested bytes.
 fn failures(trace: &[Event]) -> Vec<[u64; 2]> {
     let failed = trace.iter().enumerate().rev().filter(|(_, event)| event.action == Action::Oom);
     let failed = failed.map(|(place, event)| [u64::from(number(EventIndex::new(place))), event.size]);

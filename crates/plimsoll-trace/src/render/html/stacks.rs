@@ -6,7 +6,7 @@ use std::fmt::{self, Write};
 pub(super) struct Layer {
     /// Its colour, as page.css names it.
     pub(super) class: String,
-    /// What it is called, for who points at it.
+    /// Its name, for the tooltip.
     pub(super) name: String,
     /// Bytes, column by column.
     pub(super) bytes: Vec<u64>,

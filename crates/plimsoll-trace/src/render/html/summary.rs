@@ -11,12 +11,12 @@ use super::text::{Sentence, Text, capital};
 use crate::render::{help, words};
 use crate::whatif::WhatIf;
 
-/// Lines that are owners.
+/// How many lines are listed as owners.
 const OWNERS: usize = 4;
 /// Sentences of advice.
 const ADVICE: usize = 3;
 
-/// Of one device; `what_if` is what other settings would have come to.
+/// Of one device; `what_if` is the simulation of other settings.
 pub(super) fn section(out: &mut String, section: &Section<'_>, what_if: Option<&WhatIf>) -> fmt::Result {
     let Section { report, device, .. } = section;
     let advice = help::advice(*report, device, what_if, |bytes| Bytes(bytes).to_string());

@@ -1,4 +1,4 @@
-//! Words that nobody vouches for, brought into the page: [`Text`], [`Whole`] and [`Sentence`] into HTML, [`json`] into a
+//! Untrusted text, made safe for the page: [`Text`], [`Whole`] and [`Sentence`] into HTML, [`json`] into a
 //! script element. Neither can end its element, whatever it holds.
 
 use std::borrow::Cow;
@@ -6,7 +6,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-/// The most characters of one text: a file may have names of any length, a page has not.
+/// The most characters of one text: names in a file may have any length.
 const MOST_CHARS: usize = 240;
 
 /// The most characters of a sentence: it may name several lines.
@@ -70,7 +70,7 @@ fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// The end of a text that is too long: of a path, and of most names, the telling part.
+/// The end of a text that is too long: the end of a path, and of most names, says most.
 pub(super) fn clipped(text: &str) -> String {
     match text.char_indices().rev().nth(MOST_CHARS - 1) {
         Some((at, _)) if at > 0 => format!("…{}", &text[at..]),
