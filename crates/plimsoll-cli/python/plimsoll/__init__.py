@@ -9,7 +9,7 @@
 - :func:`checkpoint_blocks` and the other techniques make a model use less memory.
 - ``%load_ext plimsoll`` brings ``%%memory`` to a notebook, and ``@pytest.mark.memory`` limits the memory of a test.
 
-PyTorch is imported only by what needs it.
+PyTorch is imported only when it is needed.
 """
 
 from typing import Any

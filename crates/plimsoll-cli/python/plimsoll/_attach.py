@@ -44,14 +44,14 @@ context.host = Caller()
 
 
 def observe() -> None:
-    """Notes the calls of losses, optimizers and backward passes from here on, for the techniques that depend on them."""
+    """From here on, notes calls of losses, optimizers and backward passes, for the techniques that depend on them."""
     if not installed:
         installed.append(True)
         observers.install(torch)
 
 
 class Attached:
-    """A technique that is applied to a model. ``remove()`` takes it away; as a context manager it does so at the end."""
+    """A technique that is applied to a model. ``remove()`` takes it away; a context manager does so at the end."""
 
     def __init__(self, module: torch.nn.Module, technique: Any) -> None:
         self.module = weakref.ref(module)
@@ -76,7 +76,7 @@ def attach(module: torch.nn.Module, technique: Any) -> Attached:
         raise TypeError(f"expected a torch.nn.Module, not {type(module).__name__}")
     own = attached.setdefault(module, [])
     if any(type(it) is type(technique) for it in own):
-        raise RefusedError(technique.name, "it is applied to this model already")
+        raise RefusedError(technique.name, "it is already applied to this model")
     first = getattr(technique, "first", None)
     if first is not None:
         first(module)
@@ -88,7 +88,7 @@ def attach(module: torch.nn.Module, technique: Any) -> Attached:
 
 
 def patch(kind: type[torch.nn.Module]) -> None:
-    """Replaces the class's forward function by one that runs the techniques of a module around it."""
+    """Replaces the class's forward function with one that runs the techniques of a module around it."""
     if kind in patched:
         return
     patched.add(kind)

@@ -24,7 +24,7 @@ STACKS = "python"  # "all" adds the operators of the backward pass, for slower r
 
 
 def start() -> None:
-    """Begins to record, before the model is made."""
+    """Starts recording; call it before the model is made."""
     # An observer is attached to the allocators there are: without init(), none.
     torch.cuda.init()
     options = dict(enabled="all", context="alloc", stacks=STACKS, max_entries=ENTRIES)

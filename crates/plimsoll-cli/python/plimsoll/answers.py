@@ -59,8 +59,8 @@ def predict(
         if answer["verdict"]["is"] != "fits":
             print(answer["summary"])
 
-    Not to fit is an answer. Raises ``ProgramError`` if the program failed for another reason, and ``UsageError`` if an
-    option was not understood.
+    A program that does not fit is an answer, not an error. Raises ``ProgramError`` if the program failed for another
+    reason, and ``UsageError`` if an option was not understood.
     """
     options: list[str] = []
     add(options, "--gpu", gpu)
@@ -90,9 +90,9 @@ def plan(
 ) -> dict[str, Any]:
     """Finds the techniques with which a PyTorch program fits a GPU, on a machine without a GPU.
 
-    ``goal`` is ``fit``, ``memory``, ``speed`` or ``batch``; ``numbers`` the most that may happen to losses and parameters:
-    ``identical``, ``rounding`` or ``changed``. The rest is as for :func:`predict`. The answer is the JSON of ``plimsoll
-    plan`` (schema ``plimsoll.plan/1``)::
+    ``goal`` is ``fit``, ``memory``, ``speed`` or ``batch``; ``numbers`` is the most that may happen to losses and
+    parameters: ``identical``, ``rounding`` or ``changed``. The rest is as for :func:`predict`. The answer is the JSON
+    of ``plimsoll plan`` (schema ``plimsoll.plan/1``)::
 
         answer = plimsoll.plan(["train.py"], gpu="RTX-4090")
         print(answer["summary"], answer["command"], *answer["lines"] or [], sep="\\n")

@@ -1,4 +1,4 @@
-"""Measures a stretch of code on every GPU: the peak, the owners of the memory at the peak, and the growth.
+"""Measures a piece of code on every GPU: the peak, the owners of the memory at the peak, and the growth.
 
 The pytest plugin and the notebook use it.
 """
@@ -52,7 +52,7 @@ class Device:
 
 
 class Measured:
-    """A stretch of code: ``begin``, the code, ``end``."""
+    """A piece of code: ``begin``, the code, ``end``."""
 
     def __init__(self) -> None:
         import torch
@@ -116,7 +116,9 @@ class Measured:
 
 
 def read(device: Device, explained: dict[str, Any]) -> None:
-    """Takes the owners at the peak, and of what is still allocated, from the answer of `plimsoll explain`."""
+    """Takes the owners of the peak, and of the memory that is still allocated, from the answer of `plimsoll
+    explain`.
+    """
     device.owners = [owner(row) for row in explained["held"]["by_line"]]
     if device.growth_bytes > 0:
         # Where nothing was freed after the peak, what was held there is all of it.
@@ -156,7 +158,7 @@ def is_cell(file: str) -> bool:
 
 
 def short(file: str) -> str:
-    """The path, which begins at the current folder if it is below that."""
+    """The path, relative to the current folder if it is below that."""
     inside = os.path.relpath(file) if os.path.isabs(file) else file
     return file if inside.startswith("..") else inside
 

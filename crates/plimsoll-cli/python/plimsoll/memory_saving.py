@@ -25,13 +25,13 @@ def checkpoint_blocks(
 ) -> list[str]:
     """Computes the activations of the model's repeated blocks again in the backward pass, instead of keeping them.
 
-    The blocks are the entries of the model's containers whose class occurs more than once: the layers of a transformer, the
-    residual blocks of a ResNet; in a model without such entries, the modules whose class does. ``every=2`` takes every second one,
-    ``first=4`` only the first four. With ``nested`` they are the repeated blocks inside of those, such as the blocks of a network's
-    stages. Returns their names.
+    The blocks are the entries of the model's containers whose class occurs more than once: the layers of a
+    transformer, the residual blocks of a ResNet; in a model without such entries, the modules whose class occurs more
+    than once. ``every=2`` takes every second one, ``first=4`` only the first four. With ``nested`` they are the
+    repeated blocks inside those, such as the blocks of a network's stages. Returns their names.
 
-    Losses and parameters keep their bits, with dropout and batch normalization, too. Refused where the model has no such
-    blocks, where ``torch.compile`` compiles it, and where it is checkpointed already. A cache for generation
+    Losses and parameters keep their bits, with dropout and batch normalization, too. Refused if the model has no such
+    blocks, if ``torch.compile`` compiles it, or if it is already checkpointed. A cache for generation
     (``config.use_cache`` of transformers) is switched off, because it would be filled twice.
     """
     if every < 1 or (first is not None and first < 1):
@@ -44,10 +44,10 @@ def checkpoint_blocks(
     technique.check(model)
     found = blocks.nested(model) if nested else blocks.find(model)
     if not found:
-        inside = " inside of its blocks" if nested else ""
+        inside = " inside its blocks" if nested else ""
         raise RefusedError("checkpoint", f"the model has no repeated blocks{inside}")
     if any(MARK in block.__dict__ for _, block in found):
-        raise RefusedError("checkpoint", "its blocks are checkpointed already")
+        raise RefusedError("checkpoint", "its blocks are already checkpointed")
     chosen = found[:first][::every]
     technique.mark(model, chosen, len(found))
     without_cache(model, {})
@@ -57,9 +57,10 @@ def checkpoint_blocks(
 def offload(model: torch.nn.Module, percent: int = 95, least_bytes: int | str = "4MiB") -> Attached:
     """Moves tensors that the backward pass needs to pinned host memory, and brings them back there.
 
-    ``percent`` of their bytes leave the GPU, the first ones of the forward pass; tensors smaller than ``least_bytes`` stay. Losses and
-    parameters keep their bits. The copies run beside the computation, on streams of their own: a step takes longer where
-    they take longer than it, and a lower percentage makes them shorter. Refused with ``torch.compile`` and FSDP.
+    ``percent`` of their bytes leave the GPU, the first ones of the forward pass; tensors smaller than ``least_bytes``
+    stay. Losses and parameters keep their bits. The copies run beside the computation, on their own streams: a step
+    takes longer only if the copies do, and a lower percentage makes them shorter. Refused with ``torch.compile`` and
+    FSDP.
     """
     if not 1 <= percent <= 100:
         raise ValueError(f"percent={percent}: expected 1 to 100")
@@ -74,7 +75,7 @@ def chunked_loss(model: torch.nn.Module, rows: int | None = None) -> Attached:
 
     The loss may be computed inside the model or outside. ``rows`` is the number of rows of a chunk; by default a chunk has
     128 MiB, and layers with fewer than 2^20 logits compute as usual. Rounding differs, because the gradient of the weight is
-    a sum over chunks. ``backward`` raises ``RefusedError`` where the logits are used otherwise.
+    a sum over chunks. ``backward`` raises ``RefusedError`` if the logits are used for anything else.
     """
     if rows is not None and rows < 1:
         raise ValueError(f"rows={rows}: expected at least 1")
@@ -101,7 +102,7 @@ def step_in_backward(optimizer: torch.optim.Optimizer) -> None:
     from .techniques.step_in_backward import StepInBackward
 
     if optimizer.__dict__.get("_plimsoll_done"):
-        raise RefusedError("step-in-backward", "it is applied to this optimizer already")
+        raise RefusedError("step-in-backward", "it is already applied to this optimizer")
     _attach.observe()
     technique = StepInBackward(None)
     technique.check(optimizer)
@@ -113,8 +114,9 @@ def step_in_backward(optimizer: torch.optim.Optimizer) -> None:
 def accumulate(model: torch.nn.Module, parts: int) -> Attached:
     """Runs the batch in parts, forward and backward, inside the call of a model that returns its loss.
 
-    The rest of the program stays as it is: ``backward`` adds the gradients of the whole batch. Rounding differs, and dropout
-    draws other masks. Refused with batch normalization and DDP, and where it is unknown how to add the losses of parts.
+    The rest of the program stays as it is: ``backward`` adds the gradients of the whole batch. Rounding differs, and
+    dropout draws other masks. Refused with batch normalization and DDP, and if it is unknown how to add the losses of
+    the parts.
     """
     at_least_two(parts)
     from . import _attach
@@ -148,16 +150,16 @@ def bf16(model: torch.nn.Module) -> Attached:
 def adam_8bit(optimizer: torch.optim.Optimizer) -> None:
     """Keeps the moments of ``torch.optim.Adam`` and ``AdamW`` in 8 bits: 2 bytes a parameter instead of 8. Changes the numbers.
 
-    Blockwise dynamic quantization, as in bitsandbytes: blocks of 256 values, and f32 moments for parameters of fewer than 4096.
-    Moments that the optimizer has already are converted at its next step. Refused for other optimizers, with ``amsgrad``,
-    and for sharded parameters.
+    Blockwise dynamic quantization, as in bitsandbytes: blocks of 256 values, and f32 moments for parameters of fewer
+    than 4096. Moments that the optimizer already has are converted at its next step. Refused for other optimizers,
+    with ``amsgrad``, and for sharded parameters.
     """
     from . import _attach  # noqa: F401  (refusals are exceptions)
     from .techniques.adam_8bit import convert, objection
 
     why = objection(optimizer)
     if why is None and "step" in vars(optimizer):
-        why = "a learning rate scheduler has its step already: call this before the scheduler is made"
+        why = "a learning rate scheduler already has its step: call this before the scheduler is made"
     if why is not None:
         raise RefusedError("adam-8bit", why)
     convert(optimizer)
@@ -186,7 +188,7 @@ def fused(optimizer: torch.optim.Optimizer) -> None:
     from .techniques.optimizers import Fused
 
     if optimizer.state:
-        raise RefusedError("fused", "the optimizer has stepped already")
+        raise RefusedError("fused", "the optimizer has already stepped")
     change(optimizer, Fused(None))
 
 
@@ -201,7 +203,7 @@ def expandable_segments() -> None:
 
     if torch.cuda.is_initialized():
         raise RefusedError(
-            "expandable", "CUDA is initialized already: call it at the beginning, or set PYTORCH_ALLOC_CONF"
+            "expandable", "CUDA is already initialized: call it at the beginning, or set PYTORCH_ALLOC_CONF"
         )
     Expandable(None).begin()
 

@@ -82,7 +82,9 @@ def files(ipython: Any) -> dict[str, int]:
 
 
 def number_of(ipython: Any, file: str) -> int | None:
-    """The number in a cell's brackets. IPython knows the file of each; the name has it where there is no file."""
+    """The number in a cell's brackets. IPython knows the file of each cell; without a file, the name has the
+    number.
+    """
     known = NUMBERS.get(file, files(ipython).get(file))
     if known is None and file.startswith("<ipython-input-"):
         digits = file[len("<ipython-input-") :].split("-")[0]
@@ -110,7 +112,9 @@ def keeper(ipython: Any, owner: Owner, count: int | None) -> tuple[str, str] | N
 
 
 def is_plain(value: Any, most_bytes: int) -> bool:
-    """Whether a value is a tensor on a GPU, part of no graph and not larger than the row: then the row is about it."""
+    """Whether a value is a tensor on a GPU, outside any graph and no larger than the row: then the row is about
+    it.
+    """
     import torch
 
     if not isinstance(value, torch.Tensor) or not value.is_cuda or value.requires_grad:

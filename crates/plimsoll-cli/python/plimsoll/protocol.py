@@ -40,7 +40,7 @@ class Place(TypedDict):
 
 
 class Sink(TypedDict):
-    """A line where a value of the device decides something; the kind is size, branch or unknown."""
+    """A line where a value read from the GPU decides something; the kind is size, branch or unknown."""
 
     kind: str
     file: str

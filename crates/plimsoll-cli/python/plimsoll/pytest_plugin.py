@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def read(mark: pytest.Mark) -> Limits:
-    """The limits of a mark. A test whose mark is not understood fails, also where it would be skipped."""
+    """The limits of a mark. A test whose mark is not understood fails, even if it would be skipped."""
     why = "expected peak_below=SIZE or reserved_below=SIZE, such as peak_below='6GiB'"
     if not mark.args and mark.kwargs and not set(mark.kwargs) - {"peak_below", "reserved_below"}:
         try:

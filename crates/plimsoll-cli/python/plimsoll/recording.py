@@ -42,7 +42,7 @@ class Recording:
     def stop(self) -> str:
         """Ends the recording, writes the snapshot, and returns its path.
 
-        If memory ran out while it ran, the snapshot is the one of that moment.
+        If memory ran out meanwhile, the snapshot is from that moment.
         """
         if not self.running:
             return self.path
@@ -99,7 +99,7 @@ def record(
 ) -> Recording:
     """Records the GPU memory from here on, and writes a snapshot to ``path`` at the end.
 
-    As a context manager, or as a function, whose result has the end::
+    Use it as a context manager, or as a function whose result ends the recording::
 
         with plimsoll.record("snapshot.pickle"):
             train()
@@ -108,9 +108,9 @@ def record(
         train()
         print(recording.explain()["verdict"]["text"])  # or recording.stop()
 
-    Begin before the model is built: memory from before the recording has no owner. If memory runs out, the snapshot is the
-    one of that moment. ``stacks="all"`` also records C++ frames, which name the operators of the backward pass: slower.
-    ``max_entries`` is how many of the latest events PyTorch keeps. Needs PyTorch 2.1 or newer and a GPU.
+    Begin before the model is built: memory from before the recording has no owner. If memory runs out, the snapshot
+    is from that moment. ``stacks="all"`` also records C++ frames, which name the operators of the backward pass:
+    slower. ``max_entries`` is how many of the latest events PyTorch keeps. Needs PyTorch 2.1 or newer and a GPU.
     """
     if stacks not in ("python", "all"):
         raise ValueError(f"stacks={stacks!r}: expected 'python' or 'all'")
@@ -135,7 +135,7 @@ def no_gpu() -> str | None:
     if torch.cuda.is_available():
         return None
     if torch.version.cuda is None and torch.version.hip is None:
-        return f"this PyTorch ({torch.__version__}) is built for the CPU alone; install one with CUDA"
+        return f"this PyTorch ({torch.__version__}) is built for the CPU only; install one with CUDA"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None and visible.strip() in ("", "-1"):
         return f"CUDA_VISIBLE_DEVICES={visible!r} hides all GPUs"
@@ -146,7 +146,9 @@ BEFORE = "<before>"  # in front of the file names of blocks that were allocated 
 
 
 def mark_before(snapshot: dict[str, Any], max_entries: int) -> None:
-    """Marks the frames of blocks from before this recording: an earlier one noted them, and they say who allocated the block."""
+    """Marks the frames of blocks from before this recording: an earlier recording noted them, and they show what
+    allocated the block.
+    """
     for device, events in enumerate(snapshot["device_traces"]):
         if len(events) >= max_entries:
             continue  # the oldest events are lost
@@ -190,7 +192,7 @@ def on_out_of_memory(device: int, asked: int, total: int, free: int) -> None:
 
 
 def is_recording() -> bool:
-    """Whether PyTorch records its history already."""
+    """Whether PyTorch is already recording its history."""
     import torch
 
     known = getattr(torch._C, "_cuda_isHistoryEnabled", None)

@@ -16,7 +16,7 @@ def test_a_recording_without_a_gpu_explains_itself(monkeypatch):
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(plimsoll.PlimsollError, match="built for the CPU alone.*plimsoll predict"):
+    with pytest.raises(plimsoll.PlimsollError, match="built for the CPU only.*plimsoll predict"):
         plimsoll.record()
     monkeypatch.setattr(torch.version, "cuda", "12.8")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")

@@ -102,7 +102,9 @@ pub(crate) struct PredictArgs {
 const AFTER_HELP: &str = "\
 The program's own output goes to stderr. Values read from the GPU are 0 (1 if divided by or logged), unless they are known
 (such as a mask copied from the CPU) or set by --assume; the report lists the lines where such a value decides a size or a
-branch. The program sees its own changes to files, but the disk stays as it is; only new files in caches of downloads and compilers (HF_HOME, TORCH_HOME, XDG_CACHE_HOME) are kept. Tensor files (.pt, .npy, .safetensors ...) are kept only if they are downloads: below a folder `hub`, or in HF_HUB_CACHE. A loop that waits for a value may never end: use --timeout.
+branch. The program sees its own changes to files, but the disk stays as it is; only new files in caches of downloads and
+compilers (HF_HOME, TORCH_HOME, XDG_CACHE_HOME) are kept. Tensor files (.pt, .npy, .safetensors ...) are kept only if they
+are downloads: below a folder `hub`, or in HF_HUB_CACHE. A loop that waits for a value may never end: use --timeout.
 
 Ctrl-C or SIGTERM stops the program and reports what happened up to then; a second one kills it. All of its processes end
 with the run. The program runs in its own process group: it does not receive Ctrl-C, whose handler might save a model of

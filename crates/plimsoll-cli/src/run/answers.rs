@@ -90,8 +90,7 @@ impl Answers {
             let words: Vec<String> =
                 words.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned()).collect();
             self.failure(&format!(
-                "process {} imported PyTorch without plimsoll's Python: {}\nThe options -I and -E of Python, and an emptied environment, leave \
-                 it out",
+                "process {} imported PyTorch without plimsoll's Python: {}\nPython's options -I and -E, and an emptied environment, leave it out",
                 process,
                 words.join(" ").trim_end()
             ))

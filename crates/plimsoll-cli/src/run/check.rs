@@ -65,7 +65,7 @@ impl Plan {
             return Err(no_plan(format!("its schema is {}, not plimsoll.plan/1", file.schema)));
         }
         let Some((chosen, planned)) = file.chosen.zip(file.planned) else {
-            let why = "it chose no set, so that there is nothing to compare with".to_owned();
+            let why = "it chose no set, so there is nothing to compare with".to_owned();
             return Err(failed(Exit::Usage, why));
         };
         let set = match chosen.as_str() {
@@ -119,7 +119,7 @@ impl Plan {
                 let found: u64 = after.by_category.values().sum();
                 if differs(measured.allocated_bytes, found) {
                     let found = bytes::shown(found, false);
-                    let _ = writeln!(out, "the recording reaches back to a peak of {found} only: its older events were dropped");
+                    let _ = writeln!(out, "the recording only reaches back to a peak of {found}: its older events were dropped");
                 }
             }
             (true, None) if contents.is_some() => {

@@ -1,4 +1,4 @@
-//! How a run ends: as its program did ([`end_as`]).
+//! Ends a run as its program ended ([`end_as`]).
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};

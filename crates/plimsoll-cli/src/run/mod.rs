@@ -2,8 +2,9 @@
 //! the program's Python; `live.py` serves the figures of `gauges.py` to `plimsoll top`; `check.py` and `check.rs` compare the peak with a
 //! plan's; `ranks.rs` starts a rank for each GPU. The Python files are in `../../python/plimsoll/_run`.
 //!
-//! This process becomes the program, so that its output, signals and exit code are the program's own. With techniques it waits beside it, until
-//! each process that loads PyTorch has answered that they are applied (`answers.rs`).
+//! This process becomes the program, so that its output, signals and exit code are the program's own. With techniques
+//! it waits beside the program, until each process that loads PyTorch has confirmed that they are applied
+//! (`answers.rs`).
 
 mod answers;
 mod check;

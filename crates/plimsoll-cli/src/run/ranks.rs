@@ -1,5 +1,5 @@
-//! `run --devices N`: the program once for each GPU, as a rank of a job. `techniques/ranks.py` hides that from the program, and
-//! connects the ranks.
+//! `run --devices N`: runs the program once for each GPU, as a rank of a job. `techniques/ranks.py` hides that from
+//! the program, and connects the ranks.
 //!
 //! The first rank has the terminal, and the job ends when it ends. The output of another rank is shown only if that
 //! rank fails.

@@ -1,4 +1,4 @@
-//! The batch in parts, each of them forward and backward. The search tries it before `split`, which computes more.
+//! The batch in parts, each run forward and backward. The search tries it before `split`, which computes more.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::split::PARTS;

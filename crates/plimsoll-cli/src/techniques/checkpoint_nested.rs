@@ -1,5 +1,5 @@
-//! Checkpointing of blocks inside of blocks, where a stage of a network is a block. The search takes it where it
-//! saves more than the outer ones.
+//! Checkpointing of blocks inside blocks, for networks whose blocks are stages. The search takes it if it saves more
+//! than checkpointing the outer ones.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
@@ -11,7 +11,7 @@ pub(super) const ROW: Row = Row {
     numbers: Numbers::Identical,
     value: Value::Count,
     effort: 2,
-    excludes: &[(Technique::Checkpoint, "the nested blocks are inside of the others")],
+    excludes: &[(Technique::Checkpoint, "the nested blocks are inside the others")],
     replaces: &[],
     programs: Programs::All,
     alone: Alone::NestedBlocks,

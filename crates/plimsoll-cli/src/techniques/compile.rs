@@ -3,8 +3,8 @@
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};
 
-/// Why techniques that act inside of the model exclude it.
-pub(super) const INSIDE: &str = "inside of a compiled model no calls can be changed";
+/// Why techniques that act inside the model exclude it.
+pub(super) const INSIDE: &str = "calls inside a compiled model cannot be changed";
 
 /// Percentages of activations for a compiled model to keep, in the order to try.
 pub(super) const BUDGETS: &[u64] = &[50, 25, 10];

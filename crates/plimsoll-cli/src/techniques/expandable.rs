@@ -1,4 +1,4 @@
-//! Expandable segments of the allocator. Alone they may save nothing, and something once activations are gone.
+//! Expandable segments of the allocator. They may save nothing alone, but something once activations are gone.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

@@ -6,7 +6,8 @@
 //! |---|---|
 //! | `technique.rs` | the names of the techniques in Rust |
 //! | `row.rs` | what is known of a technique |
-//! | `expandable.rs`, `free_grads.rs`, `step_in_backward.rs` | the rows, a technique a file: less of gaps and gradients |
+//! | `expandable.rs`, `free_grads.rs`, `step_in_backward.rs` | the rows, a technique a file: fewer gaps and gradients
+//! |
 //! | `checkpoint.rs`, `checkpoint_nested.rs`, `offload.rs` | of activations |
 //! | `offload_optimizer.rs`, `no_foreach.rs`, `fused.rs`, `adam_8bit.rs` | of what optimizers keep and copy |
 //! | `chunked_loss.rs`, `bf16.rs` | of the loss; by a smaller type |

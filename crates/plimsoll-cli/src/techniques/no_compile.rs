@@ -1,4 +1,4 @@
-//! The program's own `torch.compile` compiles nothing. It saves no memory itself; it lets others act inside of the
+//! The program's own `torch.compile` compiles nothing. It saves no memory itself; it lets others act inside the
 //! model.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
@@ -24,7 +24,5 @@ pub(super) const ROW: Row = Row {
     time: Time::Same,
     operators: Operators::Other,
     shown: Shown::Name,
-    note: Some(
-        "how much slower the program is uncompiled is not estimated; the times are as if it were as fast",
-    ),
+    note: Some("the slowdown from not compiling is not estimated: times assume that the program is as fast"),
 };

@@ -1,4 +1,4 @@
-//! What is known of a technique: [`Row`]. The help, the search, the estimate of time and the reports read it, so
+//! The facts about a technique: [`Row`]. The help, the search, the estimate of time and the reports read it, so
 //! that a new technique is a file here, a file of Python, and its line in `mod.rs`.
 
 use super::{Numbers, Technique};
@@ -28,8 +28,8 @@ pub(crate) struct Row {
     pub(crate) joins: Joins,
     /// The values that the search tries.
     pub(crate) levels: Levels,
-    /// Whether a search for the fastest step adds it: it may make a step faster, or costs no time and leaves
-    /// memory with which fewer blocks have to be computed again.
+    /// Whether a search for the fastest step adds it: it may make a step faster, or costs no time and leaves memory,
+    /// so that fewer blocks have to be recomputed.
     pub(crate) is_for_speed: bool,
     /// What it does to the time of a step.
     pub(crate) time: Time,
@@ -83,7 +83,7 @@ pub(crate) enum Alone {
 /// The sets of the search that a technique joins, from the least to the most that they do to the program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Joins {
-    /// All: it costs no time and keeps the numbers.
+    /// All of them: it costs no time and keeps the numbers.
     Free,
     /// Those that keep the numbers.
     Identical,
@@ -121,7 +121,7 @@ pub(crate) enum Time {
     NestedAgain,
     /// Bytes move to the host and back, beside the computation.
     Copies,
-    /// Bytes move to the GPU and back in the optimizer's step, beside nothing.
+    /// Bytes move to the GPU and back in the optimizer's step, with no computation beside them.
     StepCopies,
     /// Each operator runs in parts.
     Parts,
@@ -140,7 +140,7 @@ pub(crate) enum Time {
 pub(crate) enum Operators {
     /// The program's own.
     Same,
-    /// Others, which a run of their own counts.
+    /// Others, which a separate run counts.
     Other,
 }
 

@@ -122,7 +122,7 @@ fn parsed(technique: Technique, value: Option<&str>) -> Result<Option<u64>, Stri
     }
 }
 
-/// As `--with` reads it.
+/// The set in the form that `--with` reads.
 impl fmt::Display for Set {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = |(technique, value): &(Technique, Option<u64>)| match value {
@@ -168,7 +168,7 @@ mod tests {
             ("fsdp,offload", "exclude each other"),
             ("checkpoint,checkpoint-nested=2", "exclude each other"),
             ("memory-budget=101", "from 1 to 100"),
-            ("compile,checkpoint", "inside of a compiled model"),
+            ("compile,checkpoint", "inside a compiled model"),
             ("memory-budget,no-compile", "exclude each other"),
         ] {
             let why = Set::parse(text).unwrap_err();

@@ -1,4 +1,4 @@
-//! The batch in parts inside of the model, for models that do not return their loss.
+//! The batch in parts inside the model, for models that do not return their loss.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

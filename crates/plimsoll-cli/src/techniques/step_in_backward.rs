@@ -1,4 +1,4 @@
-//! The optimizer's step inside of the backward pass, which leaves no gradients to free.
+//! The optimizer's step inside the backward pass, which leaves no gradients to free.
 
 use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
 use super::technique::{Numbers, Technique};

@@ -21,8 +21,8 @@ class OtherVersionError(ImportError):
 
 
 class Finder:
-    """Runs functions after the import of modules. A second one around the same loader would break the first: there is
-    one.
+    """Runs functions after the import of modules. A second instance around the same loader would break the first, so
+    there is only one.
     """
 
     def __init__(self, then: Mapping[str, Callable[[Any], object]]) -> None:
@@ -32,7 +32,7 @@ class Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """What the other finders find, with a loader that calls the module's function at the end."""
+        """Returns what the other finders find, with a loader that calls the module's function at the end."""
         if name not in self.then or name in self.inside:
             return None
         import importlib.util
@@ -64,12 +64,14 @@ class Finder:
 
 
 def hook(then: Mapping[str, Callable[[Any], object]]) -> None:
-    """Calls each function with the module of its name, once the program has imported that."""
+    """Calls each function with the module of its name, once the program has imported that module."""
     sys.meta_path.insert(0, Finder({**then, "plimsoll": check_version}))
 
 
 def check_version(module: ModuleType) -> None:
-    """The program imports the wheel's package: refuses one of another version. Sources that are no wheel have none."""
+    """The program imports the wheel's package: refuses one of another version. Sources that are not a wheel have no
+    version.
+    """
     import importlib.metadata
 
     try:
@@ -85,7 +87,7 @@ def check_version(module: ModuleType) -> None:
 
 
 def run_users_sitecustomize(here: str) -> None:
-    """Runs the user's own sitecustomize, which that in the folder `here` hides, under its name."""
+    """Runs the user's own sitecustomize, which the one in the folder `here` hides, under its name."""
     import importlib.machinery
     import importlib.util
 

@@ -1,1 +1,3 @@
-"""What `plimsoll predict` does inside the program's Python processes: `start.py` begins, `watch.py` has the process."""
+"""What `plimsoll predict` does inside the program's Python processes: `start.py` is the entry point, `watch.py`
+watches the process.
+"""

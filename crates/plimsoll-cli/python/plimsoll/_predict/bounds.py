@@ -1,10 +1,10 @@
-"""Values that are not known but cannot be zero: what an operator's bounds, or a tensor's values before a change
-through an unknown mask, leave. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between
+"""Values that are not known but cannot be zero: an operator's bounds limit them, or the tensor had values before a
+change through an unknown mask. `clamp(min=1)` is at least 1, a mask may select nothing, a random index lies between
 its bounds.
 
-A read of such a value is a read of an unknown one: it is listed, and `--assume` replaces it. Without `--assume` the
-program gets the bound instead of zero, so a program that runs on a GPU does not fail here. Each byte of a shadow
-(shadows.py) that is such a value is marked in `unsure`.
+A read of such a value counts as a read of an unknown one: it is listed, and `--assume` replaces it. Without
+`--assume` the program gets the bound instead of zero, so a program that runs on a GPU does not fail here. Each byte
+of a shadow (shadows.py) that is such a value is marked in `unsure`.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def may_bound(operator: Any, tensor: Any) -> bool:
 
 
 def with_zeros(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments on the host, with zeros for what is unknown."""
+    """The arguments on the host, with zeros for unknown values."""
     torch = known.torch
 
     def one(it: Any) -> Any:
@@ -50,7 +50,9 @@ def with_zeros(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def of_result(known: Shadows, operator: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
-    """Gives a result of unknown inputs the values that it has if they are zero, unless those are zero, too."""
+    """Gives a result of unknown inputs the values that it would have if the inputs were zero, unless those are zero,
+    too.
+    """
     if not isinstance(result, known.torch.Tensor) or not may_bound(operator, result) or not known.is_small(result):
         return
     known_args, known_kwargs = with_zeros(known, args, kwargs)

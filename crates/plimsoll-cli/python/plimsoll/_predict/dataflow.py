@@ -7,7 +7,7 @@ program's own functions. Without source code, the instruction alone shows whethe
 
 These decide: the test of an `if` or a `while`, unless its arms only raise, print or count; the bound of a slice, an
 index, `range`, and the arguments that set a tensor's size. An `assert` decides nothing: the program continues only if
-it holds. Whether the value divides, or a logarithm is taken of it, is found as well: there it must not be zero.
+it holds. It also finds divisions by the value and logarithms of it: there it must not be zero.
 Nothing here imports torch.
 """
 
@@ -28,13 +28,13 @@ DEPTH = 6  # a value is followed into nested calls of the program's functions up
 
 
 def line_of(node: Any) -> int:
-    """The first line of a node: a part of a comprehension, or of a `with`, has none of its own."""
+    """The first line of a node; a part of a comprehension, or of a `with`, has no line of its own."""
     return next((it.lineno for it in ast.walk(node) if hasattr(it, "lineno")), 0)
 
 
 def use(frames: list[FrameType]) -> tuple[list[Sink], bool]:
-    """The sinks of the value that the innermost frame read, and whether it must not be zero. The frames are ordered
-    from the innermost outwards.
+    """The places that use the value that the innermost frame read, and whether it must not be zero. The frames are
+    ordered from the innermost outwards.
     """
     flow = Flow(frames)
     return flow.run(), flow.divides
@@ -275,7 +275,7 @@ class Flow:
         self.up(source, call, level)
 
     def function(self, expression: Any, level: int | None) -> tuple[types.FunctionType, int] | None:
-        """The program's function that this expression is in the frame, and the number of its bound arguments; else
+        """The program's function that this expression names in the frame, and the number of its bound arguments; else
         None.
         """
         if level is None or level >= len(self.frames):
@@ -337,7 +337,7 @@ def is_number(*nodes: Any) -> bool:
 
 
 def is_text(node: Any) -> bool:
-    """Whether the expression is a text."""
+    """Whether the expression is a string."""
     return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes)))
 
 

@@ -1,4 +1,4 @@
-"""What the stand-in for the GPU is asked itself, not through PyTorch."""
+"""Questions that go directly to the simulated GPU, not through PyTorch."""
 
 from __future__ import annotations
 

@@ -2,10 +2,10 @@
 the code after it runs, too: the evaluation, often with a larger batch.
 
 A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the
-batches takes the time, copies of one stand for those in between (loops.py). Otherwise it yields the first ones and
-the last.
+batches takes most of the time, copies of one replace those in between (loops.py). Otherwise it yields the first ones
+and the last.
 
-If the program starts another epoch, that gets one batch, until the time is up. A program that does not train in a
+If the program starts more epochs, each gets one batch, until the time is up. A program that does not train in a
 loop over a DataLoader is stopped at once, and its evaluations are listed as not run (`unseen`).
 """
 
@@ -50,7 +50,7 @@ class Finish:
         self.watch_evaluation()
 
     def watch_loaders(self) -> None:
-        """Counts the batches of DataLoaders, and ends the training's once the steps are done."""
+        """Counts the batches of DataLoaders, and ends the training's loader once the steps are done."""
         from torch.utils.data import dataloader
 
         finish, kind = self, dataloader._BaseDataLoaderIter
@@ -144,7 +144,9 @@ class Finish:
         return self.until - time.monotonic()
 
     def take(self, seconds: float) -> bool:
-        """A loop that grows needs these seconds: they come on top, up to a limit. Returns whether it gets them."""
+        """A loop whose memory grows needs these seconds: they are added, up to a limit. Returns whether it gets
+        them.
+        """
         longest = self.finishing + LONGEST_TIME
         if time.monotonic() + seconds > longest:
             return False
@@ -156,7 +158,7 @@ class Finish:
         return self.idle > IDLE or self.left() < 0
 
     def note_level(self) -> None:
-        """Notes the level, between other things, a few times a second."""
+        """Notes the allocated bytes a few times a second."""
         with_memory = range(self.torch.cuda.device_count())
         self.levels.append(max((allocated(self.torch, it) for it in with_memory), default=0))
         if len(self.levels) > 4096:

@@ -1,7 +1,8 @@
 """Memory that grows from step to step, and how many steps the program's loops will make.
 
 The number of steps is read from the source of the loops around the step: `range(N)`, a list, a DataLoader, each with
-the values that the program's variables have. Nothing of the program is called. A `while` loop has no number.
+the values that the program's variables have. None of the program's code is called. A `while` loop has no known
+number.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def allocated(torch: Any, device: int) -> int:
 
 
 def rises(levels: list[int]) -> list[int]:
-    """By how much each level is higher than the one before."""
+    """The rise of each level over the one before."""
     return [after - before for before, after in zip(levels, levels[1:])]
 
 
@@ -58,7 +59,7 @@ class Growth:
         return any(self.is_open(device, levels) for device, levels in self.levels.items())
 
     def is_open(self, device: int, levels: list[int]) -> bool:
-        """The same of one device."""
+        """The same for one device."""
         if len(levels) <= ROWS:
             # In every second step, too.
             last = rises(levels)[-1:] if len(levels) <= 3 else rises(levels)[-2:]
@@ -148,7 +149,7 @@ def around(frame: FrameType) -> list[Any]:
 
 
 def counter(loop: Any, frame: FrameType) -> int | None:
-    """How many rounds a loop has begun, if it counts them in a variable."""
+    """How many iterations a loop has begun, if it counts them in a variable."""
     target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
     is_counted = isinstance(loop.iter, ast.Call) and name_of(loop.iter.func) in ("range", "trange", "enumerate")
     if not is_counted or not isinstance(target, ast.Name):
@@ -165,7 +166,7 @@ def name_of(node: Any) -> str | None:
 
 
 def length_of(node: Any, frame: FrameType) -> int | None:
-    """The number of rounds of a loop over this expression; None if it is unknown."""
+    """The number of iterations of a loop over this expression; None if it is unknown."""
     if isinstance(node, (ast.List, ast.Tuple)):
         return len(node.elts)
     if not isinstance(node, ast.Call):

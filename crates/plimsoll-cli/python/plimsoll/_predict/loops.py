@@ -3,8 +3,8 @@ made, and what the others would add.
 
 The first batches show whether memory grows from one to the next. If it does, the loop runs to its end as far as there
 is time: with all batches, or with copies of one of them where making them takes the time. If there is no time for
-that, and where memory does not grow, the last batch follows at once, and `row` says by how much each of the others
-would have grown.
+that, or if memory does not grow, the last batch follows at once, and `row` says how much each of the others would
+have added.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ UNKNOWN_TIME = 5.0  # seconds for a loop of unknown length
 
 
 class Rest(Protocol):
-    """The code after the steps, as a loop of it needs it (finish.py)."""
+    """The part of the code after the steps that a loop needs (finish.py)."""
 
     torch: Any
     is_library: Callable[[str], bool]
@@ -40,7 +40,7 @@ class Rest(Protocol):
         """Seconds that are left for it."""
 
     def take(self, seconds: float) -> bool:
-        """Takes more time, if there is as much."""
+        """Takes more time, if that much is left."""
 
 
 class Loop:
@@ -117,7 +117,7 @@ class Loop:
         self.levels.append([allocated(torch, it) for it in range(torch.cuda.device_count())])
 
     def measure(self) -> None:
-        """The growth a batch of the latest batches."""
+        """The growth per batch over the latest batches."""
         last = self.levels[-STEADY - 1 :]
         if len(last) <= STEADY:
             return
@@ -151,7 +151,7 @@ class Loop:
             self.skip()
 
     def waiting(self) -> int:
-        """Batches that worker processes make already."""
+        """Batches that worker processes are already making."""
         return getattr(self.iterator(), "_tasks_outstanding", 0)
 
     def can_skip(self) -> bool:
@@ -161,7 +161,7 @@ class Loop:
         return bool(self.iterator()._dataset_kind == _DatasetKind.Map)
 
     def skip(self) -> None:
-        """The next batch that the loader begins is its last. One that has no places to choose from ends here."""
+        """The next batch that the loader begins is its last. A loader without places to choose from ends here."""
         self.is_cut = self.pattern is None
         if not self.can_skip():
             self.finish.cut = True
@@ -172,8 +172,8 @@ class Loop:
         iterator._sampler_iter = iter(() if last is None else (last,))
 
     def hides(self) -> bool:
-        """Whether memory grew with batches of their own, and less than half as much with copies of one, as where results are kept
-        by the name of their row.
+        """Whether memory grew with different batches, but less than half as much with copies of one, as when results
+        are stored under a key of each row.
         """
         levels, copies = self.levels[FIRST:], self.given - self.made
         if self.is_cut or copies < 2 * SOME or len(levels) < 2:

@@ -1,5 +1,5 @@
-"""Names of functions and methods that dataflow.py knows: whether they show a value, store it, pass it on, or are
-sized by it.
+"""Names of functions and methods that dataflow.py knows: whether they show a value, store it, pass it on, or take a
+size from it.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The hosts that the program contacts, and trackers of experiments that must not: values computed here are zeros, and
-nobody wants them beside the real runs.
+"""The hosts that the program contacts, and experiment trackers, which must stay offline: values computed here are
+zeros, and nobody wants them among the real runs.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def note(host: Any, known: set[str] = set()) -> None:
 
 
 def sockets(socket: Any) -> None:
-    """Notes the hosts that sockets contact. By name where a name is looked up; an address that a lookup returned is
-    not another host.
+    """Notes the hosts that sockets contact. By name if a name is looked up; an address that a lookup returned does
+    not count as another host.
     """
     looked_up = socket.getaddrinfo
     addresses: set[Any] = set()

@@ -16,7 +16,7 @@ from typing import Any
 def trust_values(torch: Any) -> None:
     """PyTorch's own checks of values pass. Where PyTorch itself reads a value to check it or to divide by it, a zero
     would end a program that runs on a GPU. The read itself still happens, with its memory. TorchScript compiles some
-    of these functions: it finds the originals.
+    of these functions; it gets the originals.
     """
     import functools
 

@@ -1,9 +1,9 @@
-"""Questions about the GPU before its first use, as whether it computes in bf16, in a program from which `serve.py`
-forks: they initialize CUDA, and the fork would come before the program has made its model, which each fork would make
-again. So a child that ends at once initializes CUDA and asks. The memory's size differs from child to child: who
-reads it is noted, as it is of NVML's users.
+"""Questions about the GPU before its first use, such as whether it computes in bf16, in a program from which
+`serve.py` forks. They would initialize CUDA, so the fork would come before the program makes its model, and each fork
+would make it again. So a short-lived child initializes CUDA and asks. The memory's size differs from child to child,
+so a program that reads it is noted, as is one that uses NVML.
 
-Before the first use there is also nothing to wait for, and no peak to forget.
+Before the first use there is also nothing to wait for, and no peak to reset.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Properties:
 
     @property
     def total_memory(self) -> Any:
-        """The memory's size; who reads it is noted."""
+        """The memory's size; a program that reads it is noted."""
         now = self._now()
         return self._total_memory if now is None else now.total_memory
 

@@ -68,7 +68,7 @@ class Site:
         self.is_used = False  # whether it returned the assumed value
 
     def is_given(self) -> bool:
-        """Whether its value is more than one in place of zero."""
+        """Whether its value is anything but a one in place of zero."""
         return bool(self.matched) or self.value == "max"
 
     def row(self) -> protocol.Read:
@@ -323,7 +323,7 @@ def without_overload(name: str) -> str:
 
 
 def outer() -> FrameType:
-    """The innermost frame that is not ours."""
+    """The innermost frame outside our code."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(FROZEN):
         frame = frame.f_back

@@ -1,13 +1,12 @@
-"""Tries several sets of techniques from one run of the program: where it uses CUDA for the first time, its imports,
-and often its model, are behind it. There the process waits for requests and runs the rest of the program in a fork
-for each.
+"""Tries several sets of techniques from one run of the program: when it first uses CUDA, its imports are done, and
+often its model is made. There the process waits for requests and runs the rest of the program in a fork for each.
 
 A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are
-processors, beginning in the order of the requests; `alone` is for one beside which no other may run. N.done has the
-exit status, and whether another ran beside it. While `late` is there, all requests but those of the GPU's size are
-given up; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run; without
-glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and each set
-takes a run of its own.
+processors, beginning in the order of the requests; `alone` marks a request beside which no other may run. N.done has
+the exit status, and whether another ran beside it. While `late` is there, all requests but those of the GPU's size
+are given up; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run;
+without glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and
+each set takes a run of its own.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Watched(Protocol):
 
 
 class Child:
-    """A fork that fulfils one request."""
+    """A fork that serves one request."""
 
     def __init__(self, number: int, request: protocol.Request, is_beside: bool) -> None:
         self.number, self.limit_s, self.is_alone = number, request["limit_s"], request["alone"]
@@ -84,7 +83,7 @@ class Serve:
         Questions(torch, self.is_early, self.asked, self.note_question)
 
     def choose_later(self, torch: Any) -> None:
-        """Puts the choice of the first device off. `set_device` uses CUDA although no tensor is on it yet:
+        """Postpones the choice of the first device. `set_device` uses CUDA although no tensor is on it yet:
         transformers calls it before the program makes its model. The first device is the current one anyway; the
         choice is made where CUDA is used, or a process group is made.
         """
@@ -109,7 +108,7 @@ class Serve:
             torch.distributed.init_process_group = init_process_group
 
     def is_early(self) -> bool:
-        """Whether this process has not used CUDA yet and may come to serve."""
+        """Whether this process has not used CUDA yet and may serve later."""
         return (
             os.getpid() == self.pid
             and not self.torch.cuda.is_initialized()
@@ -195,7 +194,7 @@ class Serve:
         return os.path.exists(os.path.join(self.folder, name))
 
     def is_done(self, child: Child) -> bool:
-        """Whether a child has ended, or took too long; then it is answered for."""
+        """Whether a child has ended, or took too long; then its request is answered."""
         pid, status = os.waitpid(child.pid, os.WNOHANG)
         if pid:
             ended: int | str = os.waitstatus_to_exitcode(status)
@@ -219,7 +218,9 @@ class Serve:
         os.replace(f"{done}.unfinished", done)
 
     def was_asked_for_memory(self) -> bool:
-        """Whether the program asked for the memory's size before it used CUDA, as through NVML and nvidia-smi."""
+        """Whether the program asked for the memory's size before it used CUDA, for example through NVML or
+        nvidia-smi.
+        """
         shared = os.environ.get("PLIMSOLL_STANDIN_SHARED")
         return shared is not None and shared != "" and os.path.exists(os.path.join(shared, ASKED))
 
@@ -280,7 +281,7 @@ class Serve:
         kind.__init__ = __init__
 
     def take_device(self, memory_bytes: int, shared: str) -> None:
-        """Takes a device that is no other child's, and may have another size."""
+        """Takes a device of its own, which may have another size."""
         os.environ["PLIMSOLL_STANDIN_SHARED"] = shared
         if memory_bytes:
             os.environ["PLIMSOLL_STANDIN_MEMORY"] = str(memory_bytes)

@@ -18,6 +18,8 @@ VIEW = os.environ.get("PLIMSOLL_PREDICT_VIEW", "")  # the file with the view of 
 
 
 def number(name: str) -> int | None:
-    """The value of an environment variable, if it is a number; also of one that fsdp hides from the program."""
+    """The value of an environment variable, if it is a number; includes variables that fsdp hides from the
+    program.
+    """
     text = (os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or "").strip()
     return int(text) if text.isdecimal() else None

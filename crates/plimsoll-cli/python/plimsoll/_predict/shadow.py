@@ -109,7 +109,7 @@ class Shadows:
         return marks if bool(marks.any()) else None
 
     def entry(self, tensor: Any) -> Shadow | None:
-        """The shadow of a tensor whose values are still those that it has; None if they are unknown."""
+        """The shadow of a tensor, if it still matches the tensor's values; None if they are unknown."""
         self.forget_written()
         found = self.shadows.get(self.address(tensor))
         if found is None or found.reference.expired() or version(tensor) not in found.versions:

@@ -7,7 +7,7 @@ runs on the shadows, and its result gets one. A read of a tensor with a shadow r
 batch, a padding mask. The result of any other operator has no shadow, so a read of it is a read of an unknown value.
 
 Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values
-that a tensor may have, although they are not known (`unsure`, bounds.py).
+that a tensor may have but that are not certain (`unsure`, bounds.py).
 
 `explain` knows the frames of the wrappers by this file's name, and those of experts.py by its (origin.rs).
 """
@@ -27,7 +27,9 @@ FINITE = dict(isfinite=True, isnan=False, isinf=False, isposinf=False, isneginf=
 
 
 class Known(Shadows):
-    """The shadows of this process, and the wrappers that keep them as the values are. `of_thread` tells reads.py about a read."""
+    """The shadows of this process, and the wrappers that keep them up to date. `of_thread` tells reads.py about a
+    read.
+    """
 
     def __init__(self, torch: Any, of_thread: Any) -> None:
         super().__init__(torch)
@@ -84,9 +86,10 @@ class Known(Shadows):
         return run
 
     def trust_finite(self) -> None:
-        """Values are finite, as in a training that works; zeros would be read as `False`. A check that they are passes.
+        """Assumes that values are finite, as in a training that works; zeros would be read as `False`. A check for
+        finite values passes.
 
-        A mask of those that are not is empty, but that is not certain: NaN may stand for missing data.
+        A mask of values that are not finite is empty, but that is not certain: NaN may stand for missing data.
         """
         torch = self.torch
 

@@ -1,5 +1,5 @@
 """The program's source, for dataflow.py: the expressions that a frame is at, the scopes of names, and values of
-variables. Nothing here runs code of the program's.
+variables. Nothing here runs the program's code.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Site:
         return tests if tests and is_jump(self.name) else calls
 
     def known_source(self) -> Source:
-        """The source; only where it has expressions, so that there is one."""
+        """The source; call it only if there are expressions, so that there is one."""
         assert self.source is not None
         return self.source
 

@@ -15,7 +15,7 @@ ZEROS = bytes(BLOCK)
 
 
 class Sparse:
-    """A file for writing, opened by the program or here."""
+    """A file open for writing, opened by the program or here."""
 
     def __init__(self, file: Any) -> None:
         self.file = file
@@ -55,7 +55,7 @@ class Sparse:
 
 
 def is_plain(file: str) -> bool:
-    """Whether it is a file of the disk, in which holes can be made."""
+    """Whether it is a file on the disk, which can have holes."""
     try:
         return (
             isinstance(file, (io.BufferedWriter, io.BufferedRandom))
@@ -99,7 +99,7 @@ class Borrowed:
 
 
 def safetensors(module: Any) -> None:
-    """Files of safetensors get holes. As the library writes it: the widest types first, then by name, and a header
+    """Files of safetensors get holes. Writes as the library does: the widest types first, then by name, with a header
     of a multiple of 8 bytes.
     """
 
@@ -133,7 +133,7 @@ def safetensors(module: Any) -> None:
 
 
 def described(tensor: Any) -> tuple[str, Any, memoryview]:
-    """The type, the shape and the bytes: of a dictionary, or of the library's own class."""
+    """The type, the shape and the bytes of a tensor given as a dictionary, or as the library's own class."""
     import ctypes
 
     if isinstance(tensor, dict):

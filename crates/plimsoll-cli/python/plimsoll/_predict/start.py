@@ -1,4 +1,4 @@
-"""Begins `plimsoll predict` in a Python process: what happens when the program imports which module."""
+"""Starts `plimsoll predict` in a Python process: sets what happens when the program imports certain modules."""
 
 from __future__ import annotations
 

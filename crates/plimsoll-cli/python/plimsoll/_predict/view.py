@@ -82,8 +82,8 @@ class Forked:
                 file.write(text)
 
     def opened(self, number: int, cover: protocol.Cover, folder: str) -> tuple[str, str]:
-        """Opens the folders of a cover; returns its place and the mount's options. What the program wrote before the
-        fork lies between the disk and what it writes now.
+        """Opens the folders of a cover; returns its place and the mount's options. The program's writes from before
+        the fork are a layer between the disk and its writes now.
         """
         made = [os.path.join(folder, str(number), name) for name in ("upper", "work")]
         for it in made:

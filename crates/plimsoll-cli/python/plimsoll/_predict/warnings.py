@@ -13,7 +13,7 @@ from .. import protocol
 
 
 class Warnings:
-    """What this process uses whose memory depends on values: L-BFGS, and the number of CUDA graphs."""
+    """Things that this process uses and whose memory depends on values: L-BFGS, and the number of CUDA graphs."""
 
     def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
         self.torch, self.is_library = torch, is_library
@@ -49,7 +49,9 @@ class Warnings:
 
 
 def history(optimizer: Any) -> Iterator[tuple[str, int]]:
-    """L-BFGS keeps two vectors for each of its latest iterations; how many iterations a step makes, values decide."""
+    """L-BFGS keeps two vectors for each of its latest iterations; how many iterations a step makes depends on
+    values.
+    """
     for group in optimizer.param_groups:
         size = sum(it.numel() * it.element_size() for it in group["params"] if it.is_cuda)
         state = optimizer.state[group["params"][0]] if group["params"] else {}

@@ -167,7 +167,7 @@ class Watch:
         self.report()
 
     def watch_optimizers(self) -> None:
-        """Counts steps. A step counts once every optimizer has stepped, other than those around another one; without
+        """Counts steps. A step counts once every optimizer has stepped, except those that wrap another one; without
         an optimizer, backward passes are counted.
         """
         import functools
@@ -297,7 +297,7 @@ class Watch:
         return sum(name.endswith(f".{what}") for name in os.listdir(settings.FOLDER))
 
     def end(self) -> None:
-        """The interpreter exits. It stores the exception that ended it, if there was one."""
+        """The interpreter exits. Stores the exception that ended the process, if there was one."""
         if self.state != "running" or os.getpid() != self.pid:
             return
         self.state = "ended"
@@ -351,7 +351,7 @@ class Watch:
             time.sleep(0.02)
 
     def finish(self, dump: bool) -> None:
-        """The last measurement and report, and a snapshot if `dump`. It must not fail the program."""
+        """The last measurement and report, and a snapshot if `dump`. A failure here must not fail the program."""
         try:
             self.measure(self.count() + 1)
             if self.started and dump:
@@ -468,7 +468,7 @@ class Watch:
 
 
 def shares_parameters(one: Any, other: Any) -> bool:
-    """Whether an optimizer is around another one, as that of sharpness-aware minimization."""
+    """Whether an optimizer wraps another one, as in sharpness-aware minimization."""
     one, other = ({id(p) for group in getattr(it, "param_groups", ()) for p in group["params"]} for it in (one, other))
     return not one.isdisjoint(other)
 

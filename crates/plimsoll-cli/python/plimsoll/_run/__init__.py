@@ -1,1 +1,3 @@
-"""What `plimsoll run` does inside the program's Python processes: `start.py` begins, `attend.py` has the process."""
+"""What `plimsoll run` does inside the program's Python processes: `start.py` is the entry point, `attend.py` watches
+the process.
+"""

@@ -1,5 +1,5 @@
 """What `plimsoll run` does inside the user's Python processes: it applies techniques, records the memory history,
-serves figures to `plimsoll top`, and explains a failure below its traceback. start.py begins.
+serves figures to `plimsoll top`, and explains a failure below its traceback. start.py is the entry point.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Attend:
         return path
 
     def end(self) -> None:
-        """The interpreter exits. It stores the exception that ended it, whose traceback is printed already."""
+        """The interpreter exits. Stores the exception that ended the process; its traceback is already printed."""
         if os.getpid() != self.pid:
             return
         if self.live is not None:
@@ -200,8 +200,8 @@ class Attend:
         )
 
     def gpu(self) -> str:
-        """The GPU that it runs on, as an option: by its name if `plimsoll` knows that, otherwise by its size. A limit
-        makes it a smaller one.
+        """The `--gpu` option for the GPU that it runs on: its name if `plimsoll` knows that, otherwise its size. A
+        limit makes it a smaller GPU.
         """
         import subprocess
 
@@ -221,7 +221,7 @@ class Attend:
         return f"--gpu {name}" if name else by_size
 
     def blame(self, failure: BaseException) -> None:
-        """Whether one of our techniques raised it, or was around it."""
+        """Whether one of our techniques raised the exception, or was running around it."""
         import traceback
 
         from ..techniques import context

@@ -45,7 +45,7 @@ class Gauges:
         self.modules.add(module)
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An optimizer has stepped: a step is done when the one with the most steps has made another."""
+        """An optimizer has stepped: a step is done when the optimizer with the most steps has made another."""
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
         if count > self.steps:
             self.steps = count
@@ -166,14 +166,14 @@ def device_of(optimizer: Any) -> int | None:
 
 
 def number(name: str) -> int | None:
-    """A number of torchrun's environment."""
+    """A number from torchrun's environment."""
     text = os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or ""  # fsdp hides it from the program
     return int(text) if text.isdecimal() else None
 
 
 def job() -> str | None:
-    """The name of this process's job. Alike in the ranks of a job, and different from other jobs'; none for a single
-    process.
+    """The name of this process's job. The same for all ranks of a job, and different for other jobs; none for a
+    single process.
     """
     world = number("WORLD_SIZE") or 1
     if world < 2:

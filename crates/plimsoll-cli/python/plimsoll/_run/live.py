@@ -1,6 +1,6 @@
-"""Serves the figures of this process to `plimsoll top`, as programs of our own runtime do: a Unix socket `PID.sock`
-in a private folder of the user. A client sends a line and gets a line of JSON; the line `snapshot` writes a memory
-snapshot.
+"""Serves the figures of this process to `plimsoll top`, as programs that use our own runtime do: a Unix socket
+`PID.sock` in a private folder of the user. A client sends a line and gets a line of JSON; the line `snapshot` writes
+a memory snapshot.
 
 Errors concern the client alone: the program trains without a live view.
 """

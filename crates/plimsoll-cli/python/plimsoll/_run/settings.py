@@ -15,7 +15,7 @@ SNAPSHOTS = os.environ.get("PLIMSOLL_RUN_SNAPSHOTS") or "."
 
 
 def answer(what: str) -> None:
-    """Says to the launcher (answers.rs) that this process is attended to."""
+    """Tells the launcher (answers.rs) that this process is watched."""
     if WITH and ANSWERS:
         try:
             open(os.path.join(ANSWERS, f"{os.getpid()}.{what}"), "w").close()

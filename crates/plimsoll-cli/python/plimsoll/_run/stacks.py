@@ -1,9 +1,9 @@
 """Which requests of the recorded history have a Python stack. A stack takes the host 1 to 4 µs: nothing where the GPU
 bounds the step, but a sixth of a step of small kernels.
 
-At first all have one. After FIRST steps, windows of steps with and without stacks alternate. Unless that shows that
-stacks make steps longer by MOST at most, whatever the noise, only one step in EVERY has them from then on, and what
-runs after a call of `eval`: an evaluation may need more memory than the steps before it.
+At first all have one. After FIRST steps, windows of steps with and without stacks alternate. If that does not show,
+beyond the noise, that stacks make steps longer by at most MOST, only one step in EVERY has them from then on, and
+code after a call of `eval`: an evaluation may need more memory than the steps before it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Stacks:
         kind.eval = eval
 
     def switch(self, on: bool) -> None:
-        """Requests get stacks from here on, or none."""
+        """Switches stacks of requests on or off."""
         if on != self.are_on:
             self.are_on = on
             self.record(on)
@@ -61,9 +61,7 @@ class Stacks:
 
 
 def are_free(times: list[list[float]]) -> bool:
-    """Of each two neighbouring windows, by how much the one with stacks takes longer: their mean, and the error of
-    that.
-    """
+    """How much longer a window with stacks takes than its neighbour without: the mean, and its error."""
     levels = [sorted(it)[len(it) // 2] for it in times]
     slower = [levels[it + it % 2] / levels[it + 1 - it % 2] - 1 for it in range(WINDOWS - 1)]
     mean = sum(slower) / len(slower)

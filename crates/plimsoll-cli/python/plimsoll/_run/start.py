@@ -1,4 +1,4 @@
-"""Begins `plimsoll run` in a Python process: when the program imports PyTorch, `attend.py` attends to it."""
+"""Starts `plimsoll run` in a Python process: when the program imports PyTorch, `attend.py` takes over."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def loaded() -> None:
 
 
 def attend(torch: Any) -> None:
-    """PyTorch is imported: attends to this process."""
+    """PyTorch is imported: starts to watch this process."""
     from .attend import Attend
 
     Attend(torch)

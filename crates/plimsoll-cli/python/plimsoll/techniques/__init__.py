@@ -1,6 +1,6 @@
 """Techniques that make a PyTorch program use less memory, applied from outside to an unmodified program.
 
-`install(torch)` patches PyTorch once, after its import, without an effect. `activate(wanted, host)` switches
+`install(torch)` patches PyTorch once, after its import; that alone has no effect. `activate(wanted, host)` switches
 techniques on: `wanted` maps names to values, `host` is the verb that runs the program. Each technique is a class in a
 file of its own:
 
@@ -61,7 +61,7 @@ ALL = (
 
 
 def install(torch: Any) -> None:
-    """Patches PyTorch, without an effect until a technique is active."""
+    """Patches PyTorch; this has no effect until a technique is active."""
     from . import observers, roots
 
     observers.install(torch)

@@ -1,5 +1,5 @@
 """Accumulates gradients inside the outermost module call: each part of the batch runs forward and backward at once,
-where the call returns the loss. Rounding differs, and dropout draws other masks.
+if the call returns the loss. Rounding differs, and dropout draws other masks.
 
 The gradients of the parts are added up in buffers. When the program calls `backward`, they are scaled by the gradient
 of the loss and added to the parameters' gradients.
@@ -18,7 +18,7 @@ from . import checkpoint, context, each, parts, roots
 
 
 class Finished(torch.autograd.Function):
-    """The loss of the whole batch; its backward pass only hands over the gradients that are known."""
+    """The loss of the whole batch; its backward pass only passes on gradients that are already known."""
 
     @staticmethod
     def forward(ctx: Any, anchor: Any, loss: Any, held: Any) -> Any:

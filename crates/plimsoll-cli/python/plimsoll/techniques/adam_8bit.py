@@ -191,7 +191,7 @@ class Adam8bit:
             self.check(optimizer)
 
     def check(self, optimizer: Any) -> None:
-        """Refuses an optimizer whose moments cannot be kept so."""
+        """Refuses an optimizer whose moments cannot be kept in 8 bits."""
         why = objection(optimizer)
         if why is not None:
             context.refuse(self.name, why)
@@ -218,9 +218,7 @@ class Adam8bit:
 
 
 def convert(optimizer: Any) -> None:
-    """One optimizer, in a program that asks for it: a class of its own for this one, with the same name in a saved
-    program.
-    """
+    """One optimizer, in a program that asks for it: gets its own class, with the same name in a saved program."""
     kind = type(optimizer)
     own = type(kind.__name__, (kind,), dict(__module__=kind.__module__, step=step))
     optimizer.__class__ = own

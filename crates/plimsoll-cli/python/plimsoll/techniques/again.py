@@ -1,7 +1,7 @@
 """The second computation of a block, whose results are those of the first one: it has the parameters
 (`torch.func.functional_call` puts others in their place for a call), the buffers, the numbers and flags on its
-modules, and the generators of Python and NumPy as they were before the first. What it does to them is undone, so that
-a block that counts its calls counts each once. PyTorch's checkpointing restores its own generators.
+modules, and the generators of Python and NumPy as they were before the first. Its changes to them are undone, so that
+a block that counts its calls counts each call once. PyTorch's checkpointing restores its own generators.
 
 The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are
 skipped at random. Normalization layers are left out: their results do not depend on their statistics, so the second
@@ -37,7 +37,7 @@ places: weakref.WeakKeyDictionary[Any, Places] = weakref.WeakKeyDictionary()  # 
 
 
 def is_plain(block: Any, draws: bool) -> bool:
-    """Whether a second computation needs no state of the first one."""
+    """Whether a second computation needs no state from the first one."""
     known, found = changes.get(type(block)), places.get(block)
     if known is None or found is None or known.calls <= FIRST or known.attributes:
         return False
@@ -45,7 +45,9 @@ def is_plain(block: Any, draws: bool) -> bool:
 
 
 class Members:
-    """The parameters and buffers at these places as they are now. While it is open, they are these again."""
+    """The parameters and buffers at these places as they are now. While it is open, the parameters and buffers have
+    these values again.
+    """
 
     def __init__(self, found: Any) -> None:
         self.kept = [(place, key, place.get(key)) for place, key in found]
@@ -242,7 +244,7 @@ class Generators:
 
 
 def restore(state: Generators) -> None:
-    """Puts the generators back to this state."""
+    """Restores this state of the generators."""
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy.random"].set_state(state.numpy)

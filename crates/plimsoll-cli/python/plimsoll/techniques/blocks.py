@@ -1,11 +1,11 @@
 """The repeated blocks of a model: entries of a container, with modules inside, whose class occurs more than once, and
 the model's other modules of such a class. In a model without such entries, its attributes (`self.down1`,
-`self.down2`) whose class does.
+`self.down2`) whose class occurs more than once.
 
-Of nested ones the outermost count. A container that is itself an entry (a stage of a ResNet) is searched instead; a
-module without a forward function (a ModuleList in a ModuleList) is never called, so it is none.
+If such modules are nested, the outermost count. A container that is itself an entry (a stage of a ResNet) is searched
+instead; a module without a forward function (a ModuleList in a ModuleList) is never called, so it is not a block.
 
-Where no class repeats, a module may still be called again and again, as the one layer of ALBERT: `Repeats`.
+If no class repeats, one module may still be called repeatedly, like the one layer of ALBERT: `Repeats`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def find(root: Any) -> list[tuple[str, Any]]:
 
 
 def nested(root: Any) -> list[tuple[str, Any]]:
-    """The repeated blocks inside of the repeated blocks, such as those of a network's stages; a block without any
-    stands for itself. Empty if there are none.
+    """The repeated blocks inside the repeated blocks, such as those of a network's stages; a block without any counts
+    itself. Empty if there are none.
     """
     found = []
     for path, block in find(root):
@@ -65,7 +65,7 @@ class Repeats:
         self.calls: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
     def add(self, root: Any) -> None:
-        """Looks for repeated calls inside of this model from here on."""
+        """Looks for repeated calls inside this model from here on."""
         for path, it in root.named_modules():
             if it is not root and not isinstance(it, CONTAINERS) and may_be_block(it):
                 self.places[it] = weakref.ref(root), path
@@ -83,7 +83,7 @@ class Repeats:
 
 
 def outermost(root: Any, blocks: Any) -> list[tuple[str, Any]]:
-    """The paths of these modules in the model, without those inside of others."""
+    """The paths of these modules in the model, without those inside others."""
     found: list[tuple[str, Any]] = []
 
     def search(path: str, module: Any) -> None:

@@ -1,7 +1,7 @@
 """Checkpoints blocks of the model: their activations are computed again in the backward pass. The same numbers.
 
 Blocks are marked on the instance and called through a patch of their class, because a closure on an instance would
-break copies of the model. What a block changes, the second computation (again.py) does not change once more.
+break copies of the model. State that a block changes is not changed again by the second computation (again.py).
 """
 
 from __future__ import annotations
@@ -192,10 +192,10 @@ class Checkpoint:
 
 
 class CheckpointNested(Checkpoint):
-    """The same for the repeated blocks inside of those blocks."""
+    """The same for the repeated blocks inside those blocks."""
 
     name = "checkpoint-nested"
-    none = "the model has no repeated blocks inside of its blocks"
+    none = "the model has no repeated blocks inside its blocks"
     find = staticmethod(blocks.nested)
 
 
@@ -209,7 +209,7 @@ def are_plain(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 
 
 def without_cache(root: Any, kwargs: dict[str, Any]) -> None:
-    """Switches the cache of generation off. Models of transformers that generate keep a cache, which a second
+    """Switches the generation cache off. Models of transformers that generate keep a cache, which a second
     computation would fill twice.
     """
     for module in root.modules():
@@ -243,7 +243,7 @@ def library_calls(root: Any, paths: list[str], name: str) -> Any:
 
 
 def is_under(path: str, other: str) -> bool:
-    """Whether a module's path is the other one, or inside of it."""
+    """Whether a module's path is the other one, or inside it."""
     return not other or path == other or path.startswith(f"{other}.")
 
 

@@ -156,7 +156,7 @@ def lazy(input: Any, weight: Any, bias: Any, owner: Any = None) -> Any:
 
 
 def used_otherwise(it: Any, name: str) -> None:
-    """Another use: from now on this layer computes as usual."""
+    """Something else uses the logits: from now on this layer computes as usual."""
     weight = it.options["owner"]
     if technique.count and technique.weight is weight:
         line = context.program_line()
@@ -202,7 +202,9 @@ lazy_logits.OTHER_USES.append(used_otherwise)
 
 
 class Chunked(torch.autograd.Function):
-    """The forward pass also computes the gradients, for a gradient of the loss of one; the backward pass scales them."""
+    """The forward pass also computes the gradients, assuming that the gradient of the loss is 1; the backward pass
+    scales them.
+    """
 
     @staticmethod
     def forward(ctx: Any, input: Any, weight: Any, bias: Any, target: Any, options: dict[str, Any]) -> Any:

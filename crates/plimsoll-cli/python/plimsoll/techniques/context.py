@@ -54,7 +54,7 @@ def is_around(file: str) -> bool:
 
 
 def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Calls it. Where a technique raises, the run ends: the program might catch the exception and train without a
+    """Calls it. If a technique raises an exception, the run ends: the program might catch it and skip a training
     step.
     """
     try:
@@ -67,7 +67,7 @@ def guarded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def untrained() -> str:
-    """Why a technique that acts on a model's call had none."""
+    """Why a technique that acts on a model's calls saw none."""
     return "no module was called in training mode with gradients"
 
 

@@ -1,9 +1,9 @@
 """Counts the work of one training step, for an estimate of its time: for each operator its FLOPs and the bytes that
-it reads and writes, and where it ran. Only for a run of its own: a dispatch mode keeps tensors alive a little longer.
+it reads and writes, and where it ran. Only for a separate run: a dispatch mode keeps tensors alive a little longer.
 
 Where: `block N` and `root` are the forward pass of training inside a repeated block, and in the rest of the model;
-`block N.M` inside the nested block M of it; `rest` is all else, evaluation too. The step is the one with the fewest
-FLOPs: others may contain an evaluation.
+`block N.M` inside the nested block M of it; `rest` is everything else, including evaluation. The step is the one with
+the fewest FLOPs: others may contain an evaluation.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Count:
             self.blocks += 1
 
     def mark(self, block: Any, outside: str, phase: str) -> None:
-        """What a block's call computes is of this phase."""
+        """A block's call computes in this phase."""
 
         def enter(module: Any, args: Any) -> None:
             # What is computed again in the backward pass is no forward pass.

@@ -6,7 +6,7 @@ MOST = 4  # lines
 
 
 def model(call: str, acted: list[str], of: list[str]) -> list[str]:
-    """`acted` are the classes of the models that the technique acted on, of the classes of all."""
+    """`acted` are the classes of the models that the technique acted on, out of all classes."""
     return several(call, "model", acted) if len(of) > 1 else [call]
 
 

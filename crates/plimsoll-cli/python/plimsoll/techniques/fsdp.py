@@ -2,7 +2,8 @@
 `fully_shard` of the repeated blocks and of the model). Each rank computes its rows of the batch. Rounding differs,
 because gradients are sums over ranks, and dropout draws other masks.
 
-The program stays one of a single process: outside the model's calls every rank has the whole batch and does the same.
+The program remains a single-process program: outside the model's calls every rank has the whole batch and does the
+same.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ class Fsdp:
                 context.refuse(self.name, "the optimizer has states before the first call of the model")
 
     def shard(self, root: Any) -> None:
-        """Shards the blocks and the model, and what the optimizers have of them."""
+        """Shards the blocks and the model, and their parameters in the optimizers."""
         fully_shard = torch.distributed.fsdp.fully_shard
         for tensor in [*root.parameters(), *root.buffers()]:
             torch.distributed.broadcast(tensor.detach(), 0)
@@ -210,8 +211,8 @@ class Fsdp:
         return known[0] / total
 
     def compare(self, tensors: Any) -> None:
-        """Refuses batches that differ between ranks. All ranks have to have the same batch: a generator that the
-        program seeds by the clock has not.
+        """Refuses batches that differ between ranks. All ranks must have the same batch, which a generator seeded by
+        the clock does not give.
         """
         marks = [
             it.detach().double().sum() if not it.is_complex() else it.detach().abs().double().sum() for it in tensors
@@ -238,7 +239,9 @@ class Fsdp:
 
 
 class Masks:
-    """Random numbers inside the model differ between ranks and calls; outside they stay alike, and the program's own."""
+    """Random numbers inside the model differ between ranks and calls; outside they are the program's own, the same on
+    all ranks.
+    """
 
     def __init__(self, number: int, root: Any) -> None:
         self.number = number
@@ -254,12 +257,12 @@ class Masks:
 
 
 def is_sharded(tensor: Any) -> bool:
-    """Whether a tensor is one of several ranks."""
+    """Whether a tensor is distributed over ranks."""
     return isinstance(tensor, torch.distributed.tensor.DTensor)
 
 
 def averages() -> bool:
-    """Whether Gloo averages gradients: that of PyTorch 2.8 does not."""
+    """Whether Gloo averages gradients: in PyTorch 2.8 it does not."""
     from torch import distributed
 
     part = torch.zeros(1)
@@ -278,9 +281,7 @@ def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def replace(pairs: dict[int, tuple[Any, Any]]) -> None:
-    """Puts the sharded parameters where the program keeps the old ones: in optimizers, and in lists and dictionaries
-    of its own.
-    """
+    """Puts the sharded parameters where the program keeps the old ones: in its optimizers, lists and dictionaries."""
     mine = {id(it) for it in pairs.values()}
     changed: Callable[..., Any] = lambda it: pairs[id(it)][1] if id(it) in pairs else it
     for holder in gc.get_referrers(*(old for old, _ in pairs.values())):
@@ -291,7 +292,7 @@ def replace(pairs: dict[int, tuple[Any, Any]]) -> None:
 
 
 def whole(state: Any) -> Any:
-    """The same nested dictionary with whole tensors, as a program of one process saves it."""
+    """The same nested dictionary with whole tensors, as a single-process program saves it."""
     return torch.utils._pytree.tree_map(lambda it: it.full_tensor() if is_sharded(it) else it, state)
 
 

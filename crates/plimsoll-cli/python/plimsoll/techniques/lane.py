@@ -1,10 +1,10 @@
 """Copies of saved tensors to the host and back, beside the computation.
 
 Of the bytes that a forward pass saves, a share stays on the GPU: the last ones, which are needed again first. The
-first ones leave. Their copies begin at once if they left in the last forward pass of the model, too; before more than
-the share is on the GPU, the computation's stream waits for the oldest copy. In the backward pass tensors come back
-ahead of their use, in the opposite order, as far as the share allows. What is allocated depends on bytes and on the
-order of requests, never on time.
+first ones leave. A copy begins at once if the tensor also left in the model's last forward pass; before more than the
+share is on the GPU, the computation's stream waits for the oldest copy. In the backward pass tensors come back ahead
+of their use, in the opposite order, as far as the share allows. What is allocated depends on bytes and on the order
+of requests, never on time.
 
 Each direction has a stream of its own. Memory for tensors that come back is from the computation's stream, where it
 is freed; the copy waits for what was queued there before. Pinned memory is kept for the next step.
@@ -72,7 +72,7 @@ class Lane:
         return self.stays * max(self.before.bytes, self.saved_bytes)
 
     def add(self, tensor: Any) -> Moved:
-        """A tensor was saved. The oldest ones leave as far as too much waits."""
+        """A tensor was saved. The oldest ones leave while too many bytes wait."""
         moved = Moved(self, tensor, len(self.order), self.saved_bytes)
         self.order.append(weakref.ref(moved))
         self.saved_bytes += moved.bytes
@@ -92,8 +92,8 @@ class Lane:
             self.before.bytes, self.before.left = max(self.before.bytes, self.saved_bytes), self.oldest
 
     def fetch_ahead(self, used: Moved) -> None:
-        """Queues copies of tensors that will be used next. As gradients take memory, less may wait: the sum stays
-        that of the end of the forward pass.
+        """Queues copies of tensors that will be used next. As gradients take memory, less may wait: the sum stays as
+        it was at the end of the forward pass.
         """
         if self.next is None:
             self.grows = self.gradient_bytes()

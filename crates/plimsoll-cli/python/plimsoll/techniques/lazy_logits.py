@@ -1,7 +1,7 @@
 """The result of a linear layer that is not computed yet: `LazyLogits` holds the layer's input and weight.
 
 Views that keep the last dimension are applied to the input instead. A loss takes the parts (chunked_loss.py). For any
-other use the result is computed as without us, which `OTHER_USES` hears.
+other use the result is computed as usual, and `OTHER_USES` is told.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def plain(call: Callable[[], Any]) -> Any:
 
 
 def note(args: tuple[Any, ...], kwargs: dict[str, Any], name: str) -> None:
-    """The layer's result is used otherwise than by a loss."""
+    """Something other than a loss uses the layer's result."""
     for it in torch.utils._pytree.tree_leaves((args, kwargs)):
         if isinstance(it, LazyLogits):
             for heard in OTHER_USES:

@@ -1,5 +1,5 @@
-"""The program's own torch.compile compiles nothing: its operators run one by one, and techniques can act inside of
-the model. Rounding differs from that of compiled kernels, and dropout draws other masks.
+"""The program's own torch.compile compiles nothing: its operators run one by one, and techniques can act inside the
+model. Rounding differs from that of compiled kernels, and dropout draws other masks.
 """
 
 from __future__ import annotations

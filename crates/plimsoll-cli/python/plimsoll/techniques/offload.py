@@ -2,7 +2,7 @@
 numbers.
 
 What moves is the storage: all views of it that are saved share one copy, and keep their strides. Parameters stay. On
-a GPU the copies have streams of their own, beside the computation (`lane.py`). The value is the percentage of the
+a GPU the copies run beside the computation, on their own streams (`lane.py`). The value is the percentage of the
 bytes that leaves.
 """
 
@@ -36,7 +36,7 @@ class View:
 
 
 class Kept:
-    """A saved tensor that stays. It is detached: an operator's result that kept its graph would be kept by it,
+    """A saved tensor that stays. It is detached: an operator's result that kept its graph would keep itself alive
     forever.
     """
 

@@ -65,7 +65,7 @@ class OffloadOptimizer:
             context.refuse(self.name, "FSDP shards the model and the states of its optimizer")
 
     def step(self, update: Callable[..., Any], optimizer: Any, closure: Callable[[], Any] | None) -> Any:
-        """The optimizer's step, a piece of the parameters after the other."""
+        """The optimizer's step, one piece of the parameters after another."""
         if type(optimizer).__name__ in self.others:
             return update(optimizer, closure)
         loss = None
@@ -113,7 +113,9 @@ class OffloadOptimizer:
         return hosts
 
     def store(self, optimizer: Any, piece: list[Any], hosts: dict[tuple[Any, str], Any]) -> None:
-        """Copies them back. What is on the device is freed at once: what takes its memory is queued after the copy."""
+        """Copies them back. The device's copies are freed at once: whatever reuses their memory is queued after the
+        copy.
+        """
         with context.unread():
             for parameter in piece:
                 state = optimizer.state.get(parameter, {})
@@ -147,9 +149,7 @@ def moving(state: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def attach(optimizer: Any) -> None:
-    """Lets a scheduler call the class's step of now: one that was made before has replaced the optimizer's `step` by
-    one that calls the former.
-    """
+    """Lets a scheduler call the class's current step: a scheduler that was made earlier has wrapped the former one."""
     own: Any = optimizer.__dict__.get("step")
     if not getattr(own, "_wrapped_by_lr_sched", False):
         return

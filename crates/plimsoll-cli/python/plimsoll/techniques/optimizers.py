@@ -1,4 +1,4 @@
-"""Optimizer steps without the temporary copies of `foreach`: one parameter after the other, or in one fused kernel.
+"""Optimizer steps without the temporary copies of `foreach`: one parameter after another, or in one fused kernel.
 Rounding may differ.
 """
 

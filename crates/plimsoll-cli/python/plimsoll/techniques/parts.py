@@ -51,7 +51,7 @@ class Parts:
         return isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and leaf.size(0) == self.batch
 
     def together(self, results: Any, weights: Any, join: Callable[..., Any]) -> Any:
-        """One result of the parts' results; `join` makes one loss of several."""
+        """One result from the results of the parts; `join` makes one loss of several."""
         flat = [tree_flatten(it) for it in results]
         first, structure = flat[0]
         if any(len(leaves) != len(first) for leaves, _ in flat):
@@ -154,7 +154,7 @@ def joined(values: Any, weights: Any) -> Any:
 
 
 def check(name: str, root: Any) -> None:
-    """Refuses a model whose parts of a batch depend on each other."""
+    """Refuses a model that makes the parts of a batch depend on each other."""
     why = context.wrapped_class(root)
     if why is None and context.is_sharded(root):
         why = "FSDP2 shards the model"

@@ -1,4 +1,4 @@
-"""The ranks that `run --devices N` starts for a program of one process. The program sees one GPU and none of
+"""The ranks that `run --devices N` starts for a single-process program. The program sees one GPU and none of
 torchrun's variables, so that it takes the path of a single process; `join` connects the ranks.
 """
 
@@ -33,7 +33,7 @@ def hide() -> None:
 
 
 def number(name: str) -> int:
-    """A number of torchrun's, which the program does not see."""
+    """One of torchrun's numbers, which the program does not see."""
     return int(os.environ[HIDDEN + name])
 
 

@@ -41,7 +41,7 @@ class Rows:
 
 
 class Own(torch.autograd.Function):
-    """From the whole batch to the rows of this rank."""
+    """Takes this rank's rows of the whole batch."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:
@@ -54,7 +54,7 @@ class Own(torch.autograd.Function):
 
 
 class All(torch.autograd.Function):
-    """From the rows of this rank to those of all."""
+    """Gathers the rows of all ranks from the rows of this one."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Any, rows: Rows) -> Any:

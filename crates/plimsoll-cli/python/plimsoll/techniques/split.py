@@ -17,7 +17,7 @@ from . import checkpoint as recomputing
 
 
 class Split:
-    """The batch, in parts inside of the model."""
+    """The batch, in parts inside the model."""
 
     name = "split"
 

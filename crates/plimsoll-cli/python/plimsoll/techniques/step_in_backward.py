@@ -1,6 +1,6 @@
 """Updates each parameter as soon as its gradient is complete, and frees the gradient. The same numbers.
 
-Refused where the program needs all gradients at once: clipping, accumulation, GradScaler, DDP.
+Refused if the program needs all gradients at once: clipping, accumulation, GradScaler, DDP.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SEPARATE = "Adam AdamW SGD RMSprop Adagrad Adadelta Adamax NAdam RAdam ASGD Rpro
 
 
 class StepInBackward:
-    """Updates inside of the backward pass."""
+    """Updates inside the backward pass."""
 
     name = "step-in-backward"
 
