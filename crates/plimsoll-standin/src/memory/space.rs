@@ -7,7 +7,7 @@
 //! of addresses decides which block is split, and with it how much memory is cached. A driver guarantees no order. On an
 //! H200 (driver 580) `cudaMalloc` takes address space in multiples of 32 MiB, each range below the ones before, and serves a
 //! smaller request from what the lowest range has left that is large enough. Upwards is the easiest to follow.
-//! `docs/notes/0008` compares both with a GPU.
+//! `docs/measurements/predict.md` compares both with a GPU.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
