@@ -5,20 +5,19 @@
 //! | file | contents |
 //! |---|---|
 //! | `technique.rs` | the names of the techniques in Rust |
-//! | `row.rs` | what is known of a technique |
-//! | `expandable.rs`, `free_grads.rs`, `step_in_backward.rs` | the rows, a technique a file: fewer gaps and gradients
-//! |
-//! | `checkpoint.rs`, `checkpoint_nested.rs`, `offload.rs` | of activations |
-//! | `offload_optimizer.rs`, `no_foreach.rs`, `fused.rs`, `adam_8bit.rs` | of what optimizers keep and copy |
-//! | `chunked_loss.rs`, `bf16.rs` | of the loss; by a smaller type |
-//! | `split.rs`, `accumulate.rs` | by the batch in parts |
-//! | `compile.rs`, `memory_budget.rs`, `no_compile.rs` | by `torch.compile`, or without it |
-//! | `fsdp.rs` | by several GPUs |
-//! | `table.rs` | all rows, and what a technique says by its row |
+//! | `row.rs` | the facts about a technique |
+//! | `expandable.rs`, `free_grads.rs`, `step_in_backward.rs` | the rows, one technique per file: fewer gaps and gradients |
+//! | `checkpoint.rs`, `checkpoint_nested.rs`, `offload.rs` | fewer activations on the GPU |
+//! | `offload_optimizer.rs`, `no_foreach.rs`, `fused.rs`, `adam_8bit.rs` | less optimizer state, fewer temporary copies |
+//! | `chunked_loss.rs`, `bf16.rs` | a smaller loss; a smaller type |
+//! | `split.rs`, `accumulate.rs` | the batch in parts |
+//! | `compile.rs`, `memory_budget.rs`, `no_compile.rs` | `torch.compile`, or none |
+//! | `fsdp.rs` | several GPUs |
+//! | `table.rs` | all rows, and the methods of a technique that read its row |
 //! | `set.rs` | the set of a `--with` |
 //! | `python.rs` | a set as the Python package reads it |
 //!
-//! The Python package that applies them inside the user's Python, a technique a file: `../../python/plimsoll/techniques/`.
+//! The Python package that applies them inside the user's Python, one technique per file: `../../python/plimsoll/techniques/`.
 
 mod accumulate;
 mod adam_8bit;
