@@ -32,7 +32,9 @@ for (batch, m, k, n), turned in SHAPES:
     rates = []
     for dtype in [torch.float32, torch.bfloat16, torch.float16]:
         operand = lambda rows, cols, turn: (
-            torch.randn(batch, cols, rows).to(dtype).transpose(1, 2) if turn else torch.randn(batch, rows, cols).to(dtype)
+            torch.randn(batch, cols, rows).to(dtype).transpose(1, 2)
+            if turn
+            else torch.randn(batch, rows, cols).to(dtype)
         )
         a, b = operand(m, k, turned[0]), operand(k, n, turned[1])
         if batch == 1:

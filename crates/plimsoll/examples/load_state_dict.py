@@ -21,7 +21,13 @@ torch.set_num_threads(1)
 def keep(name, kind, model, inputs, output, save, **sizes):
     path = save(model)
     save_file({"input": inputs, "output": output.contiguous()}, FOLDER / f"{name}.io.safetensors")
-    print(kind, path, FOLDER / f"{name}.io.safetensors", *(f"{key}={str(value).lower()}" for key, value in sizes.items()), flush=True)
+    print(
+        kind,
+        path,
+        FOLDER / f"{name}.io.safetensors",
+        *(f"{key}={str(value).lower()}" for key, value in sizes.items()),
+        flush=True,
+    )
 
 
 @torch.no_grad()
@@ -56,11 +62,22 @@ def language(name, kind, model, output=lambda out: out.logits, sharded=False, **
 
 
 def llama(name, sharded=False, rope=None, longest=2048, **sizes):
-    sizes = dict(vocab_size=211, hidden_size=64, intermediate_size=112, num_hidden_layers=3, num_attention_heads=8,
-                 num_key_value_heads=2) | sizes
+    sizes = (
+        dict(
+            vocab_size=211,
+            hidden_size=64,
+            intermediate_size=112,
+            num_hidden_layers=3,
+            num_attention_heads=8,
+            num_key_value_heads=2,
+        )
+        | sizes
+    )
     rope, theta = rope or {}, {"rope_theta": 5e5}
     parameters = {"rope_type": "default", **rope, **theta}
-    config = transformers.LlamaConfig(**sizes, rope_parameters=parameters, max_position_embeddings=longest, initializer_range=0.1)
+    config = transformers.LlamaConfig(
+        **sizes, rope_parameters=parameters, max_position_embeddings=longest, initializer_range=0.1
+    )
     model = transformers.LlamaForCausalLM(config)
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.endswith("bias"):
@@ -77,8 +94,16 @@ llama("llama-head-dim", head_dim=16)
 llama("llama-shards", hidden_size=512, intermediate_size=1024, sharded=True)
 llama("llama-linear", rope={"rope_type": "linear", "factor": 4.0})
 llama("llama-dynamic", rope={"rope_type": "dynamic", "factor": 2.0}, longest=8)
-llama("llama-3", rope={"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
-                       "original_max_position_embeddings": 64})
+llama(
+    "llama-3",
+    rope={
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+)
 llama("llama-yarn", rope={"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64})
 config = transformers.GPT2Config(n_inner=1000, layer_norm_epsilon=1e-3, n_layer=2)
 language("gpt2-inner", "gpt2", transformers.GPT2LMHeadModel(config), n_layer=2, n_inner=1000, layer_norm_epsilon=1e-3)
@@ -87,4 +112,6 @@ for name, layers in [("gpt2-medium", 2), ("gpt2-xl", 1)]:
     config = transformers.GPT2Config(n_embd=width, n_head=heads, n_layer=layers)
     language(name, name, transformers.GPT2LMHeadModel(config), n_layer=layers)
 config = transformers.BertConfig(hidden_size=1024, num_attention_heads=16, intermediate_size=4096, num_hidden_layers=2)
-language("bert-large", "bert-large", transformers.BertModel(config), lambda out: out.last_hidden_state, num_hidden_layers=2)
+language(
+    "bert-large", "bert-large", transformers.BertModel(config), lambda out: out.last_hidden_state, num_hidden_layers=2
+)

@@ -4,7 +4,11 @@ Run on the oracle (shared/tools/oracle): DIR/fk.sh python checkpoint.py
 The scenarios are those of PyTorch's TestBlockStateAbsorption, without graphs. Each line printed is the pool's
 segments as `offset: sizes in bytes, H for held`, offsets from the pool's first segment.
 """
-import gc, torch
+
+import gc
+import os
+
+import torch
 
 MIB = 1 << 20
 dev = torch.cuda.current_device
@@ -30,24 +34,38 @@ def layout(pool):
     segs = [s for s in torch.cuda.memory_snapshot() if tuple(s["segment_pool_id"]) == tuple(pool.id)]
     base = min(s["address"] for s in segs)
     mark = {"active_allocated": "H", "active_pending_free": "P", "inactive": ""}
-    return ["%d:%s" % (s["address"] - base, "".join(" %d%s" % (b["size"], mark[b["state"]]) for b in s["blocks"])) for s in segs]
+    return [
+        f"{s['address'] - base:d}:" + "".join(f" {b['size']:d}{mark[b['state']]}" for b in s["blocks"]) for s in segs
+    ]
 
 
 def stats():
     s = torch.cuda.memory_stats()
-    return [s[k] for k in ("allocation.all.current", "allocation.all.allocated", "allocated_bytes.all.current",
-                           "requested_bytes.all.current", "inactive_split.all.current", "inactive_split_bytes.all.current", "num_device_alloc")]
+    return [
+        s[k]
+        for k in (
+            "allocation.all.current",
+            "allocation.all.allocated",
+            "allocated_bytes.all.current",
+            "requested_bytes.all.current",
+            "inactive_split.all.current",
+            "inactive_split_bytes.all.current",
+            "num_device_alloc",
+        )
+    ]
 
 
 def scenario(name, before, after):
     """before(pool) makes tensors in the pool; the checkpoint is taken; after(tensors) changes things."""
-    torch.cuda.empty_cache(); gc.collect()
+    torch.cuda.empty_cache()
+    gc.collect()
     pool = Pool()
     torch._C._cuda_beginAllocateCurrentThreadToPool(dev(), pool.id)  # a user who stays
     torch._C._cuda_endAllocateToPool(dev(), pool.id)
     live = before(pool)
     state = torch._C._cuda_getCheckpointState(dev(), pool.id)
-    print(name); print("  checkpoint", layout(pool))
+    print(name)
+    print("  checkpoint", layout(pool))
     live, stale = after(pool, live)
     print("  changed   ", layout(pool))
     ptrs = [t.untyped_storage()._cdata for t in stale]
@@ -98,8 +116,9 @@ def change_contiguous(pool, live):
     return [], live + more
 
 
-torch.cuda.init(); alloc(1)
+torch.cuda.init()
+alloc(1)
 keep.append(scenario("simple", simple, change_simple))
 keep.append(scenario("middle", middle, change_middle))
 keep.append(scenario("contiguous", contiguous, change_contiguous))
-import os; os._exit(0)
+os._exit(0)

@@ -4,7 +4,13 @@ Run on the oracle (shared/tools/oracle): DIR/fk.sh python segment_allocator.py
 Each line printed is the calls since the last one (`+bytes` made, `-bytes` taken back, @stream), then allocated and
 reserved bytes, and the pool's blocks.
 """
-import ctypes, os, subprocess, tempfile, torch
+
+import ctypes
+import os
+import subprocess
+import tempfile
+
+import torch
 
 MIB = 1 << 20
 SOURCE = r"""
@@ -37,9 +43,14 @@ def tell(what):
     s, blocks = torch.cuda.memory_stats(), []
     for seg in torch.cuda.memory_snapshot():
         if tuple(seg["segment_pool_id"]) == tuple(pool.id):
-            blocks.append(" ".join(f"{b['size']}{'H' if b['state'] == 'active_allocated' else ''}" for b in seg["blocks"]) + (" expandable" if seg["is_expandable"] else ""))
-    print(f"{what}: {lib.calls().decode().strip() or '-'} | {s['allocated_bytes.all.current']} {s['reserved_bytes.all.current']}"
-          f" retries {s['num_alloc_retries']} ooms {s['num_ooms']} made {s['num_device_alloc']} freed {s['num_device_free']} | {'; '.join(blocks)}")
+            blocks.append(
+                " ".join(f"{b['size']}{'H' if b['state'] == 'active_allocated' else ''}" for b in seg["blocks"])
+                + (" expandable" if seg["is_expandable"] else "")
+            )
+    print(
+        f"{what}: {lib.calls().decode().strip() or '-'} | {s['allocated_bytes.all.current']} {s['reserved_bytes.all.current']}"
+        f" retries {s['num_alloc_retries']} ooms {s['num_ooms']} made {s['num_device_alloc']} freed {s['num_device_free']} | {'; '.join(blocks)}"
+    )
 
 
 torch.cuda.init()
@@ -47,32 +58,46 @@ custom = torch.cuda.memory.CUDAPluggableAllocator(f"{path}/a.so", "make", "take"
 pool = torch.cuda.MemPool(custom.allocator())
 side = torch.cuda.Stream()
 with torch.cuda.use_mem_pool(pool):
-    x = alloc(3 * MIB); tell("x 3M")
-    y = alloc(100); tell("y 100")
+    x = alloc(3 * MIB)
+    tell("x 3M")
+    y = alloc(100)
+    tell("y 100")
     with torch.cuda.stream(side):
-        z = alloc(11 * MIB); tell("z 11M on another stream")
+        z = alloc(11 * MIB)
+        tell("z 11M on another stream")
     torch._C._accelerator_setAllocatorSettings("expandable_segments:True")
-    w = alloc(30 * MIB); tell("w 30M, expandable_segments on")
+    w = alloc(30 * MIB)
+    tell("w 30M, expandable_segments on")
     torch._C._accelerator_setAllocatorSettings("expandable_segments:False")
     lib.set_room(19 * MIB)
-    v = alloc(17 * MIB); tell("v 17M of what x left, room for 19M")
+    v = alloc(17 * MIB)
+    tell("v 17M of what x left, room for 19M")
     try:
         alloc(20 * MIB)
     except torch.OutOfMemoryError as why:
-        tell("20M"); print(" ...", str(why).split("variables)")[-1])
-d = alloc(3 * MIB); tell("d 3M from the device")
+        tell("20M")
+        print(" ...", str(why).split("variables)")[-1])
+d = alloc(3 * MIB)
+tell("d 3M from the device")
 del x, y, z, w, v
-torch.cuda.empty_cache(); tell("all freed, cache emptied")
+torch.cuda.empty_cache()
+tell("all freed, cache emptied")
 torch.cuda.memory.set_per_process_memory_fraction(0.001)
 with torch.cuda.use_mem_pool(pool):
     lib.set_room(1 << 40)
     try:
         alloc(200 * MIB)
     except torch.OutOfMemoryError as why:
-        tell("200M beyond the limit"); print(" ...", str(why).split("variables)")[-1])
+        tell("200M beyond the limit")
+        print(" ...", str(why).split("variables)")[-1])
 torch.cuda.memory.set_per_process_memory_fraction(1.0)
 i = pool.id
 del pool
-class pool: id = i
+
+
+class pool:
+    id = i
+
+
 tell("pool dropped")
 os._exit(0)

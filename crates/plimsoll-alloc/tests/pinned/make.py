@@ -9,81 +9,20 @@ pinning moves; it is compiled into a temporary folder and preloaded as well.
 PyTorch keeps a block's streams in a hash set and records their events in its order. That order is read off here, and the
 uses in the kept program are put into it, so that "events are recorded in the order of first use" is a true rule of it.
 """
-import concurrent.futures, ctypes, json, os, random, subprocess, sys, tempfile
+
+import concurrent.futures
+import ctypes
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+
+from scenarios import SCENARIOS
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 KIB, MIB = 1024, 1024 * 1024
-
-# What PyTorch's own tests of this allocator do (test/test_cuda.py), and the corners that they leave out.
-SCENARIOS = {
-    "test_caching_pinned_memory": ("", [
-        ["alloc", "t", 1, None], ["free", "t"], ["alloc", "t", 1, None], ["use", "t", 1], ["free", "t"],
-        ["alloc", "u", 1, None], ["finish", 1, 1], ["alloc", "v", 1, None], ["free", "u"], ["free", "v"]]),
-    "test_pinned_memory_empty_cache": ("", [
-        ["alloc", "a", 1 * MIB, None], ["alloc", "b", 2 * MIB, None], ["alloc", "c", 2 * MIB, None], ["free", "a"],
-        ["free", "c"], ["free", "b"], ["empty"], ["empty"], ["alloc", "a", 2 * MIB, None], ["free", "a"], ["empty"]]),
-    "test_host_memory_stats": ("", [
-        ["alloc", "a", 4000, None], ["alloc", "b", 64, None], ["free", "a"], ["reset_peak"], ["alloc", "a", 4096, None],
-        ["alloc", "c", 65, None], ["reset_accumulated"], ["free", "b"], ["free", "c"], ["reset_peak"], ["empty"],
-        ["free", "a"], ["reset_peak"], ["reset_accumulated"], ["empty"]]),
-    "test_host_memory_stats_active_after_free_no_events": ("", [
-        ["alloc", "a", 1000, None], ["free", "a"], ["alloc", "b", 1000, None], ["free", "b"]]),
-    "test_host_memory_stats_active_after_event_drain": ("", [
-        ["alloc", "a", 1000, None], ["use", "a", 1], ["free", "a"], ["alloc", "b", 10, None], ["finish", 1, 1],
-        ["alloc", "c", 10, None], ["free", "b"], ["free", "c"]]),
-    "sizes": ("", [[what, f"n{n}", *more] for n in (1, 2, 3, 7, 12, 16, 17, 4096, 4097, 102400, MIB + 1, 3 * MIB)
-                   for what, *more in (["alloc", n, None], ["free"])]),
-    "last_in_first_out": ("", [
-        ["alloc", "a", 512, None], ["alloc", "b", 512, None], ["alloc", "c", 512, None], ["free", "b"], ["free", "c"],
-        ["free", "a"], ["alloc", "d", 500, None], ["alloc", "e", 257, None], ["alloc", "f", 256, None],
-        ["alloc", "g", 512, None], ["alloc", "h", 512, None]]),
-    "polling_stops_at_the_first_event_that_is_not_ready": ("", [
-        ["alloc", "a", 100, None], ["alloc", "b", 100, None], ["use", "a", 1], ["use", "b", 2], ["free", "a"],
-        ["free", "b"], ["finish", 2, 1], ["alloc", "c", 100, None], ["empty"], ["finish", 1, 1],
-        ["alloc", "d", 100, None], ["alloc", "e", 100, None], ["empty"]]),
-    "several_streams_and_repeated_uses": ("", [
-        ["alloc", "a", 100, None], ["use", "a", 1], ["use", "a", 2], ["use", "a", 1], ["use", "a", 3], ["use", "a", 0],
-        ["free", "a"], ["finish", 0, 1], ["alloc", "b", 100, None], ["finish", 1, 1], ["finish", 3, 1],
-        ["alloc", "c", 100, None], ["finish", 2, 1], ["alloc", "d", 100, None], ["use", "d", 2], ["free", "d"],
-        ["empty"], ["finish", 2, 1], ["empty"]]),
-    "first_fit_in_a_bucket_of_odd_sizes": ("pinned_max_round_threshold_mb:1", [
-        ["alloc", "a", 3 * MIB, None], ["alloc", "b", 3 * MIB + 100, None], ["alloc", "c", 2 * MIB + 1, None],
-        ["alloc", "d", MIB - 1, None], ["free", "b"], ["free", "a"], ["free", "c"], ["alloc", "e", 3 * MIB, None],
-        ["alloc", "f", 3 * MIB + 1, None], ["alloc", "g", 3 * MIB, None], ["alloc", "h", 2 * MIB, None]]),
-    "above_the_cached_size_blocks_go_back": ("pinned_max_cached_size_mb:1", [
-        ["alloc", "a", MIB, None], ["alloc", "b", MIB + 1, None], ["alloc", "c", 3 * MIB, None], ["use", "c", 1],
-        ["free", "a"], ["free", "b"], ["free", "c"], ["alloc", "d", 10, None], ["finish", 1, 1], ["alloc", "e", 10, None],
-        ["empty"]]),
-    "options_may_change": ("", [
-        ["alloc", "a", 3 * MIB, None], ["alloc", "b", 3 * MIB, None], ["free", "a"],
-        ["set", "pinned_max_cached_size_mb:2"], ["free", "b"], ["alloc", "c", 3 * MIB, None], ["free", "c"],
-        ["set", "pinned_max_cached_size_mb:64,pinned_max_round_threshold_mb:2"], ["alloc", "d", 3 * MIB, None],
-        ["alloc", "e", 2 * MIB - 7, None], ["free", "d"], ["free", "e"],
-        ["set", "pinned_reserve_segment_size_mb:1"], ["alloc", "f", 10, None], ["empty"]]),
-    "a_reserve_is_carved": ("pinned_reserve_segment_size_mb:1", [
-        ["alloc", "a", 12, None], ["alloc", "b", 4097, None], ["alloc", "c", 2 * MIB, None], ["free", "a"],
-        ["alloc", "d", 9, None], ["free", "d"], ["free", "b"], ["empty"], ["alloc", "e", 12, None],
-        ["alloc", "f", 512 * KIB, None], ["alloc", "g", 512 * KIB, None], ["alloc", "h", 256 * KIB, None],
-        ["free", "g"], ["free", "f"], ["free", "c"], ["empty"], ["alloc", "i", 256 * KIB, None]]),
-    "a_device_that_refuses": ("pinned_reserve_segment_size_mb:1", [
-        ["fail", "pin", 1], ["alloc", "x", 100, None], ["alloc", "a", 100, None], ["fail", "pin", 1],
-        ["alloc", "x", 3 * MIB, None], ["alloc", "b", 3 * MIB, None], ["use", "b", 1], ["use", "b", 2],
-        ["fail", "record", 1], ["free", "b"], ["alloc", "c", 3 * MIB, None], ["use", "c", 1], ["use", "c", 2],
-        ["fail", "record", 2], ["free", "c"], ["finish", 1, 9], ["finish", 2, 9], ["alloc", "d", 3 * MIB, None],
-        ["free", "d"], ["empty"]]),
-    "TestCachingHostAllocatorCudaGraph.no_use": ("", [
-        ["begin", "g", 1, None], ["alloc", "a", 1000, 1], ["free", "a"], ["alloc", "b", 1000, 1], ["end", "g"],
-        ["free", "b"], ["alloc", "c", 1000, None], ["empty"], ["drop", "g"], ["empty"], ["free", "c"], ["empty"]]),
-    "TestCachingHostAllocatorCudaGraph.use": ("", [
-        ["begin", "g", 1, None], ["alloc", "a", 1000, 1], ["use", "a", 1], ["free", "a"], ["alloc", "b", 1000, 1],
-        ["alloc", "o", 1000, None], ["end", "g"], ["use", "b", 2], ["free", "b"], ["drop", "g"], ["finish", 1, 9],
-        ["finish", 2, 9], ["empty"], ["alloc", "c", 1000, None], ["free", "o"], ["free", "c"], ["empty"]]),
-    "TestCachingHostAllocatorCudaGraph.two_graphs": ("", [
-        ["begin", "g", 1, None], ["alloc", "a", 1000, 1], ["alloc", "b", 9, 1], ["end", "g"], ["free", "a"],
-        ["begin", "h", 2, "g"], ["alloc", "c", 1000, 2], ["free", "c"], ["end", "h"], ["drop", "g"], ["empty"],
-        ["begin", "i", 1, "h"], ["alloc", "d", 1000, 1], ["use", "d", 1], ["end", "i"], ["drop", "h"], ["drop", "i"],
-        ["free", "b"], ["empty"], ["free", "d"], ["empty"], ["alloc", "e", 10, None], ["reset_peak"]]),
-}
 
 
 def random_ops(rng):
@@ -126,8 +65,15 @@ def with_graphs(rng, ops):
     return out
 
 
-for seed, conf in enumerate(["", "", "pinned_max_round_threshold_mb:1", "pinned_max_cached_size_mb:1",
-                             "pinned_max_round_threshold_mb:1,pinned_max_cached_size_mb:3,pinned_reserve_segment_size_mb:2"]):
+for seed, conf in enumerate(
+    [
+        "",
+        "",
+        "pinned_max_round_threshold_mb:1",
+        "pinned_max_cached_size_mb:1",
+        "pinned_max_round_threshold_mb:1,pinned_max_cached_size_mb:3,pinned_reserve_segment_size_mb:2",
+    ]
+):
     SCENARIOS[f"random {seed}"] = (conf, random_ops(random.Random(seed)))
 for seed, conf in [(100, ""), (101, ""), (102, "pinned_max_cached_size_mb:1")]:
     rng = random.Random(seed)
@@ -140,6 +86,7 @@ def run(name):
     shim.take_log.restype = shim.place.restype = ctypes.c_char_p
     shim.place.argtypes, shim.finish.argtypes = [ctypes.c_void_p], [ctypes.c_void_p, ctypes.c_int]
     import torch
+
     device = torch.zeros(16, device="cuda", dtype=torch.uint8)
     streams = [torch.cuda.default_stream()] + [torch.cuda.Stream() for _ in range(3)]
     number = {stream.cuda_stream: nth for nth, stream in enumerate(streams)}
@@ -205,8 +152,9 @@ def run(name):
         if op[0] == "free":
             of_block = uses.pop(op[1], [])
             order = [int(call.split()[1]) for call in step["calls"] if call.startswith("record")]
-            streams_used = sorted((use["op"][2] for use in of_block),
-                                  key=lambda s: order.index(s) if s in order else len(order))
+            streams_used = sorted(
+                (use["op"][2] for use in of_block), key=lambda s: order.index(s) if s in order else len(order)
+            )
             for use, stream in zip(of_block, streams_used):
                 use["op"][2] = stream
         after = torch.cuda.host_memory_stats()
@@ -238,7 +186,7 @@ def main():
         def of(name):
             env = {**os.environ, "PINNED_SHIM": shim, "PYTORCH_ALLOC_CONF": SCENARIOS[name][0]}
             env["LD_PRELOAD"] = shim + ":" + env["LD_PRELOAD"]
-            made = subprocess.run([sys.executable, __file__, name], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            made = subprocess.run([sys.executable, __file__, name], env=env, capture_output=True)
             if made.returncode:
                 sys.exit(f"{name}: {made.stderr.decode()[-2000:]}")
             return json.loads(made.stdout)
@@ -248,7 +196,9 @@ def main():
     keys = sorted({key for scenario in scenarios for step in scenario["steps"] for key in step["stats"]})
     with open(os.path.join(HERE, "oracle.json"), "w") as out:
         out.write(compact(scenarios, keys))
-    print(f"{len(scenarios)} scenarios, {sum(len(scenario['steps']) for scenario in scenarios)} steps, {len(keys)} keys")
+    print(
+        f"{len(scenarios)} scenarios, {sum(len(scenario['steps']) for scenario in scenarios)} steps, {len(keys)} keys"
+    )
 
 
 if __name__ == "__main__":

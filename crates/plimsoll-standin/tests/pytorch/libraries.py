@@ -3,6 +3,7 @@ a card printed is kept in workspaces/libraries-*.txt, and the formulas of src/sp
 
 usage: python libraries.py
 """
+
 import ctypes
 import glob
 import itertools
@@ -10,15 +11,24 @@ from ctypes import byref, c_double, c_float, c_int, c_int64, c_size_t, c_void_p
 
 import nvidia
 import torch
-
 from workspaces import allocations
 
 TYPES = {"f32": (0, 4), "f64": (1, 8), "f16": (2, 2), "c64": (4, 8)}
 INDICES = {4: (2, torch.int32), 8: (3, torch.int64)}
 SHAPES = [
-    (1, 1, 1, 1), (100, 100, 500, 16), (1000, 1000, 10_000, 64), (1000, 1000, 10_000, 1), (1023, 777, 5001, 33),
-    (10_000, 10_000, 100_000, 16), (5000, 7000, 12_345, 48), (300_000, 2000, 1_000_000, 7), (2000, 300_000, 1_000_000, 7),
-    (100_000, 100_000, 3_000_000, 32), (1000, 1000, 300_000, 256), (1000, 1000, 200_000, 64), (1000, 1000, 150_000, 64),
+    (1, 1, 1, 1),
+    (100, 100, 500, 16),
+    (1000, 1000, 10_000, 64),
+    (1000, 1000, 10_000, 1),
+    (1023, 777, 5001, 33),
+    (10_000, 10_000, 100_000, 16),
+    (5000, 7000, 12_345, 48),
+    (300_000, 2000, 1_000_000, 7),
+    (2000, 300_000, 1_000_000, 7),
+    (100_000, 100_000, 3_000_000, 32),
+    (1000, 1000, 300_000, 256),
+    (1000, 1000, 200_000, 64),
+    (1000, 1000, 150_000, 64),
 ]
 
 
@@ -65,7 +75,13 @@ def sparse():
             say("SpMV", *about, 1, operation, 0, 0, asked(cusparse.cusparseSpMV_bufferSize, *spmv))
             for order, algorithm in itertools.product((1, 2), (0, 4, 6)):
                 matrix = lambda r, c: made(
-                    cusparse.cusparseCreateDnMat, long(r), long(c), long(r if order == 1 else c), at(memory), kind, order
+                    cusparse.cusparseCreateDnMat,
+                    long(r),
+                    long(c),
+                    long(r if order == 1 else c),
+                    at(memory),
+                    kind,
+                    order,
                 )
                 spmm = handle, operation, 0, one, a, matrix(x, n), one, matrix(y, n), compute, algorithm
                 say("SpMM", *about, n, operation, order, algorithm, asked(cusparse.cusparseSpMM_bufferSize, *spmm))
@@ -74,7 +90,18 @@ def sparse():
         if rows == columns:
             spsv = handle, 0, one, a, vector(rows), vector(rows), kind, 0, made(cusparse.cusparseSpSV_createDescr)
             say("SpSV", *about, 1, 0, 0, 0, asked(cusparse.cusparseSpSV_bufferSize, *spsv))
-            spsm = handle, 0, 0, one, a, matrix(rows, n), matrix(rows, n), kind, 0, made(cusparse.cusparseSpSM_createDescr)
+            spsm = (
+                handle,
+                0,
+                0,
+                one,
+                a,
+                matrix(rows, n),
+                matrix(rows, n),
+                kind,
+                0,
+                made(cusparse.cusparseSpSM_createDescr),
+            )
             say("SpSM", *about, n, 0, 0, 0, asked(cusparse.cusparseSpSM_bufferSize, *spsm))
         if (element, index) == ("f32", 4):
             old = handle, rows, columns, values, at(indices), at(indices)
@@ -88,6 +115,7 @@ def sparse():
 
 def products():
     """Element, rows, inner size, columns, values of both and of the product; both workspaces."""
+
     def random(rows, columns, values, element):
         places = [torch.randint(0, size, (values,), device="cuda") for size in (rows, columns)]
         numbers = torch.ones(values, device="cuda", dtype=element)
@@ -95,8 +123,14 @@ def products():
 
     names = {"f16": torch.float16, "f32": torch.float32, "f64": torch.float64, "c64": torch.complex64}
     for (rows, inner, columns, first, second), name in itertools.product(
-        [(1000, 5000, 3000, 50_000, 20_000), (5000, 1000, 300, 20_000, 90_000), (1000, 1000, 1000, 10_000, 10_000),
-         (100_000, 100_000, 100_000, 1_000_000, 1_000_000), (3000, 3000, 3000, 300_000, 300_000)], names
+        [
+            (1000, 5000, 3000, 50_000, 20_000),
+            (5000, 1000, 300, 20_000, 90_000),
+            (1000, 1000, 1000, 10_000, 10_000),
+            (100_000, 100_000, 100_000, 1_000_000, 1_000_000),
+            (3000, 3000, 3000, 300_000, 300_000),
+        ],
+        names,
     ):
         a, b = random(rows, inner, first, names[name]), random(inner, columns, second, names[name])
         result, freed, _ = allocations(lambda: a @ b)
@@ -110,9 +144,18 @@ def ctc():
     cudnn = library("libcudnn.so.9")
     handle = made(cudnn.cudnnCreate)
     for steps, samples, letters, label, longest in [
-        (50, 16, 20, 10, 50), (50, 16, 20, 30, 50), (100, 16, 20, 30, 100), (100, 32, 20, 30, 100), (100, 32, 40, 30, 100),
-        (200, 8, 32, 100, 200), (1000, 32, 29, 200, 1000), (1, 1, 2, 1, 1), (77, 3, 5, 9, 77), (100, 32, 40, 255, 100),
-        (50, 4, 20, 10, 30), (50, 4, 20, 20, 50),
+        (50, 16, 20, 10, 50),
+        (50, 16, 20, 30, 50),
+        (100, 16, 20, 30, 100),
+        (100, 32, 20, 30, 100),
+        (100, 32, 40, 30, 100),
+        (200, 8, 32, 100, 200),
+        (1000, 32, 29, 200, 1000),
+        (1, 1, 2, 1, 1),
+        (77, 3, 5, 9, 77),
+        (100, 32, 40, 255, 100),
+        (50, 4, 20, 10, 30),
+        (50, 4, 20, 20, 50),
     ]:
         probabilities = made(cudnn.cudnnCreateTensorDescriptor)
         sizes, strides = (c_int * 3)(steps, samples, letters), (c_int * 3)(samples * letters, letters, 1)

@@ -3,6 +3,7 @@ What a card printed is kept in workspaces/: with the modelled workspaces the sta
 
 usage: python networks.py
 """
+
 import gc
 
 import torch
@@ -11,8 +12,16 @@ import torchvision
 
 device = "cuda"
 NETWORKS = [
-    ("resnet18", 64), ("resnet50", 32), ("resnet50", 128), ("vgg16", 16), ("mobilenet_v2", 32), ("convnext_tiny", 16),
-    ("resnext50_32x4d", 16), ("densenet121", 16), ("vit_b_16", 8), ("efficientnet_b0", 32),
+    ("resnet18", 64),
+    ("resnet50", 32),
+    ("resnet50", 128),
+    ("vgg16", 16),
+    ("mobilenet_v2", 32),
+    ("convnext_tiny", 16),
+    ("resnext50_32x4d", 16),
+    ("densenet121", 16),
+    ("vit_b_16", 8),
+    ("efficientnet_b0", 32),
 ]
 
 

@@ -3,6 +3,7 @@ allocated and the peak of reserved. What they print is compared with what other 
 
 usage: python programs.py [NAME ...]      all of them without a name; no library but PyTorch's own is needed
 """
+
 import gc
 import sys
 
@@ -61,8 +62,11 @@ class Residual(nn.Module):
     def __init__(self, width, stride=1):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(width, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU(),
-            nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width),
+            nn.Conv2d(width, width, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(width),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(width),
         )
         self.skip = nn.Identity() if stride == 1 else nn.Conv2d(width, width, 1, stride, bias=False)
 
@@ -235,16 +239,31 @@ def speech():
     model = nn.Sequential(nn.Linear(80, 512), nn.GELU(), nn.Linear(512, 32))
     steps, samples, letters = 400, 16, 60
     batch = lambda: (
-        torch.randn(steps, samples, 80, device=device), torch.randint(1, 32, (samples * letters,), dtype=torch.int)
+        torch.randn(steps, samples, 80, device=device),
+        torch.randint(1, 32, (samples * letters,), dtype=torch.int),
     )
     loss = lambda model, x, y: F.ctc_loss(model(x).log_softmax(2), y, [steps] * samples, [letters] * samples)
     train("speech", model, batch, loss, adamw(False))
 
 
 PROGRAMS = [
-    mlp, convolutions, transformer, transformer_bf16, transformer_checkpoint, transformer_accumulate, growing_lengths,
-    sorting_and_gathering, pinned_and_streams, captured_graph, graph_layers, graph_layers_coo, sparse_product,
-    sparse_solution, sparse_embedding, speech, runs_out,
+    mlp,
+    convolutions,
+    transformer,
+    transformer_bf16,
+    transformer_checkpoint,
+    transformer_accumulate,
+    growing_lengths,
+    sorting_and_gathering,
+    pinned_and_streams,
+    captured_graph,
+    graph_layers,
+    graph_layers_coo,
+    sparse_product,
+    sparse_solution,
+    sparse_embedding,
+    speech,
+    runs_out,
 ]
 
 if __name__ == "__main__":

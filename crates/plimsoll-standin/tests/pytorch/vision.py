@@ -3,6 +3,7 @@ card printed is kept in workspaces/vision-*.txt: the stand-in, with cuDNN's own 
 
 usage: python vision.py [NAME ...]
 """
+
 import gc
 import sys
 
@@ -22,7 +23,14 @@ SETTINGS = {
 
 
 def pair(conv, norm, c, k):
-    return [conv(c, k, 3, padding=1), norm(k), nn.ReLU(inplace=True), conv(k, k, 3, padding=1), norm(k), nn.ReLU(inplace=True)]
+    return [
+        conv(c, k, 3, padding=1),
+        norm(k),
+        nn.ReLU(inplace=True),
+        conv(k, k, 3, padding=1),
+        norm(k),
+        nn.ReLU(inplace=True),
+    ]
 
 
 class UNet(nn.Module):
@@ -54,7 +62,11 @@ class UNet(nn.Module):
 def classifier(name, batch, size=224):
     def make():
         model = getattr(torchvision.models, name)()
-        return model, lambda: torch.randn(batch, 3, size, size), lambda out: F.cross_entropy(out, torch.randint(0, 1000, (batch,), device=device))
+        return (
+            model,
+            lambda: torch.randn(batch, 3, size, size),
+            lambda out: F.cross_entropy(out, torch.randint(0, 1000, (batch,), device=device)),
+        )
 
     return make
 
@@ -72,7 +84,11 @@ def unet(dims, channels, widths, batch, size):
     def make():
         space = [size] * dims
         target = lambda: torch.randint(0, 4, (batch, *space), device=device)
-        return UNet(channels, dims, widths, 4), lambda: torch.randn(batch, channels, *space), lambda out: F.cross_entropy(out, target())
+        return (
+            UNet(channels, dims, widths, 4),
+            lambda: torch.randn(batch, channels, *space),
+            lambda out: F.cross_entropy(out, target()),
+        )
 
     return make
 
@@ -90,9 +106,16 @@ def autoencoder():
 
 def speech():
     model = nn.Sequential(
-        nn.Conv1d(80, 512, 5, padding=2), nn.BatchNorm1d(512), nn.ReLU(),
-        nn.Conv1d(512, 512, 3, padding=2, dilation=2), nn.BatchNorm1d(512), nn.ReLU(),
-        nn.Conv1d(512, 512, 3, padding=4, dilation=4), nn.BatchNorm1d(512), nn.ReLU(), nn.Conv1d(512, 1500, 1),
+        nn.Conv1d(80, 512, 5, padding=2),
+        nn.BatchNorm1d(512),
+        nn.ReLU(),
+        nn.Conv1d(512, 512, 3, padding=2, dilation=2),
+        nn.BatchNorm1d(512),
+        nn.ReLU(),
+        nn.Conv1d(512, 512, 3, padding=4, dilation=4),
+        nn.BatchNorm1d(512),
+        nn.ReLU(),
+        nn.Conv1d(512, 1500, 1),
     )
     return model, lambda: torch.randn(32, 80, 1000), lambda out: out.square().mean()
 
@@ -108,8 +131,22 @@ PROGRAMS = {
     "efficientnet_v2_s": (classifier("efficientnet_v2_s", 16), "tf32 bf16"),
     "convnext_tiny": (classifier("convnext_tiny", 16), "tf32 bf16"),
     "regnet_y_3_2gf": (classifier("regnet_y_3_2gf", 16), "tf32 bf16-nhwc"),
-    "inception_v3": (lambda: (torchvision.models.inception_v3(init_weights=False), lambda: torch.randn(16, 3, 299, 299), lambda out: (out[0] if isinstance(out, tuple) else out).square().mean()), "tf32 bf16"),
-    "googlenet": (lambda: (torchvision.models.googlenet(init_weights=False, aux_logits=False), lambda: torch.randn(32, 3, 224, 224), lambda out: out.square().mean()), "tf32"),
+    "inception_v3": (
+        lambda: (
+            torchvision.models.inception_v3(init_weights=False),
+            lambda: torch.randn(16, 3, 299, 299),
+            lambda out: (out[0] if isinstance(out, tuple) else out).square().mean(),
+        ),
+        "tf32 bf16",
+    ),
+    "googlenet": (
+        lambda: (
+            torchvision.models.googlenet(init_weights=False, aux_logits=False),
+            lambda: torch.randn(32, 3, 224, 224),
+            lambda out: out.square().mean(),
+        ),
+        "tf32",
+    ),
     "shufflenet_v2_x1_0": (classifier("shufflenet_v2_x1_0", 64), "tf32"),
     "alexnet": (classifier("alexnet", 128), "tf32 bf16"),
     "squeezenet1_1": (classifier("squeezenet1_1", 64), "tf32"),
@@ -143,11 +180,20 @@ def run(name, setting, training):
             optimizer.step()
             optimizer.zero_grad()
     torch.cuda.synchronize()
-    print(name, setting, "training" if training else "inference", torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved(), flush=True)
+    print(
+        name,
+        setting,
+        "training" if training else "inference",
+        torch.cuda.max_memory_allocated(),
+        torch.cuda.max_memory_reserved(),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":
-    print(f"# {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, torchvision {torchvision.__version__}")
+    print(
+        f"# {torch.cuda.get_device_name()}, PyTorch {torch.__version__}, cuDNN {torch.backends.cudnn.version()}, torchvision {torchvision.__version__}"
+    )
     for name in sys.argv[1:] or PROGRAMS:
         for setting in PROGRAMS[name][1].split():
             for training in True, False:

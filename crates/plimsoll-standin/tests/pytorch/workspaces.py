@@ -4,6 +4,7 @@ held against it.
 
 usage: python workspaces.py convolutions|recurrent|normalization|transforms
 """
+
 import ctypes
 import itertools
 import sys
@@ -40,69 +41,157 @@ def square(n, c, size, k, kernel, stride=1, pad=None, dilation=1, groups=1):
 
 SHAPES = [
     # ResNet-50
-    square(32, 3, 224, 64, 7, 2), square(32, 64, 56, 64, 1), square(32, 64, 56, 64, 3),
-    square(32, 64, 56, 256, 1), square(32, 256, 56, 64, 1), square(32, 256, 56, 128, 1),
-    square(32, 128, 56, 128, 3, 2), square(32, 128, 28, 512, 1), square(32, 256, 56, 512, 1, 2),
-    square(32, 128, 28, 128, 3), square(32, 256, 14, 256, 3), square(32, 512, 7, 512, 3),
-    square(32, 1024, 14, 2048, 1, 2), square(32, 512, 7, 2048, 1), square(32, 2048, 7, 512, 1),
-    square(32, 512, 14, 512, 3, 2), square(128, 3, 224, 64, 7, 2), square(128, 64, 56, 64, 3),
-    square(128, 256, 14, 256, 3), square(8, 64, 56, 64, 3), square(1, 64, 56, 64, 3),
-    square(1, 512, 7, 512, 3), square(1, 3, 224, 64, 7, 2), square(8, 256, 14, 1024, 1),
-    square(64, 128, 28, 128, 3), square(64, 1024, 14, 256, 1), square(16, 512, 28, 256, 1),
+    square(32, 3, 224, 64, 7, 2),
+    square(32, 64, 56, 64, 1),
+    square(32, 64, 56, 64, 3),
+    square(32, 64, 56, 256, 1),
+    square(32, 256, 56, 64, 1),
+    square(32, 256, 56, 128, 1),
+    square(32, 128, 56, 128, 3, 2),
+    square(32, 128, 28, 512, 1),
+    square(32, 256, 56, 512, 1, 2),
+    square(32, 128, 28, 128, 3),
+    square(32, 256, 14, 256, 3),
+    square(32, 512, 7, 512, 3),
+    square(32, 1024, 14, 2048, 1, 2),
+    square(32, 512, 7, 2048, 1),
+    square(32, 2048, 7, 512, 1),
+    square(32, 512, 14, 512, 3, 2),
+    square(128, 3, 224, 64, 7, 2),
+    square(128, 64, 56, 64, 3),
+    square(128, 256, 14, 256, 3),
+    square(8, 64, 56, 64, 3),
+    square(1, 64, 56, 64, 3),
+    square(1, 512, 7, 512, 3),
+    square(1, 3, 224, 64, 7, 2),
+    square(8, 256, 14, 1024, 1),
+    square(64, 128, 28, 128, 3),
+    square(64, 1024, 14, 256, 1),
+    square(16, 512, 28, 256, 1),
     # small pictures: LeNet, CIFAR
-    square(64, 1, 28, 6, 5, pad=2), square(64, 6, 14, 16, 5, pad=0), square(128, 3, 32, 16, 3),
-    square(128, 16, 32, 16, 3), square(128, 16, 32, 32, 3, 2), square(128, 64, 8, 64, 3),
-    square(128, 3, 32, 64, 3), square(128, 64, 32, 128, 3), square(256, 1, 28, 32, 3),
-    square(256, 32, 26, 64, 3, pad=0), square(512, 256, 8, 256, 3),
+    square(64, 1, 28, 6, 5, pad=2),
+    square(64, 6, 14, 16, 5, pad=0),
+    square(128, 3, 32, 16, 3),
+    square(128, 16, 32, 16, 3),
+    square(128, 16, 32, 32, 3, 2),
+    square(128, 64, 8, 64, 3),
+    square(128, 3, 32, 64, 3),
+    square(128, 64, 32, 128, 3),
+    square(256, 1, 28, 32, 3),
+    square(256, 32, 26, 64, 3, pad=0),
+    square(512, 256, 8, 256, 3),
     # VGG, Inception and others
-    square(16, 3, 224, 64, 3), square(16, 64, 224, 64, 3), square(16, 128, 112, 128, 3),
-    square(16, 256, 56, 256, 3), square(16, 512, 28, 512, 3), square(16, 512, 14, 512, 3),
-    square(8, 48, 35, 64, 5), square(8, 192, 17, 192, 7), square(8, 96, 27, 256, 5),
-    square(8, 3, 224, 64, 11, 4, 2), square(8, 192, 13, 384, 3), square(4, 64, 112, 128, 5, 2),
+    square(16, 3, 224, 64, 3),
+    square(16, 64, 224, 64, 3),
+    square(16, 128, 112, 128, 3),
+    square(16, 256, 56, 256, 3),
+    square(16, 512, 28, 512, 3),
+    square(16, 512, 14, 512, 3),
+    square(8, 48, 35, 64, 5),
+    square(8, 192, 17, 192, 7),
+    square(8, 96, 27, 256, 5),
+    square(8, 3, 224, 64, 11, 4, 2),
+    square(8, 192, 13, 384, 3),
+    square(4, 64, 112, 128, 5, 2),
     # U-Nets
-    square(4, 4, 64, 320, 3), square(4, 320, 64, 320, 3), square(4, 320, 64, 320, 3, 2),
-    square(4, 640, 32, 640, 3), square(4, 1280, 16, 1280, 3), square(4, 1280, 8, 1280, 3),
-    square(4, 2560, 16, 1280, 3), square(4, 960, 64, 320, 3), square(4, 320, 64, 4, 3),
-    square(4, 1280, 16, 1280, 1), square(2, 64, 128, 64, 3), square(8, 128, 32, 128, 3),
-    square(8, 3, 32, 64, 3), square(8, 64, 32, 64, 3), square(8, 64, 32, 128, 3, 2),
-    square(1, 128, 256, 128, 3), square(1, 3, 512, 128, 3), square(2, 512, 64, 512, 3),
+    square(4, 4, 64, 320, 3),
+    square(4, 320, 64, 320, 3),
+    square(4, 320, 64, 320, 3, 2),
+    square(4, 640, 32, 640, 3),
+    square(4, 1280, 16, 1280, 3),
+    square(4, 1280, 8, 1280, 3),
+    square(4, 2560, 16, 1280, 3),
+    square(4, 960, 64, 320, 3),
+    square(4, 320, 64, 4, 3),
+    square(4, 1280, 16, 1280, 1),
+    square(2, 64, 128, 64, 3),
+    square(8, 128, 32, 128, 3),
+    square(8, 3, 32, 64, 3),
+    square(8, 64, 32, 64, 3),
+    square(8, 64, 32, 128, 3, 2),
+    square(1, 128, 256, 128, 3),
+    square(1, 3, 512, 128, 3),
+    square(2, 512, 64, 512, 3),
     # patches, ConvNeXt
-    square(32, 3, 224, 768, 16, 16, 0), square(32, 3, 224, 1024, 14, 14, 0), square(32, 3, 224, 96, 4, 4, 0),
-    square(32, 96, 56, 192, 2, 2, 0), square(32, 384, 14, 768, 2, 2, 0),
+    square(32, 3, 224, 768, 16, 16, 0),
+    square(32, 3, 224, 1024, 14, 14, 0),
+    square(32, 3, 224, 96, 4, 4, 0),
+    square(32, 96, 56, 192, 2, 2, 0),
+    square(32, 384, 14, 768, 2, 2, 0),
     # groups, depthwise
-    square(32, 32, 112, 32, 3, groups=32), square(32, 96, 56, 96, 7, groups=96),
-    square(32, 144, 56, 144, 3, 2, groups=144), square(32, 384, 14, 384, 5, groups=384),
-    square(32, 128, 56, 128, 3, groups=32), square(32, 512, 14, 512, 3, groups=32),
-    square(32, 64, 28, 128, 3, groups=2), square(8, 256, 28, 256, 3, groups=4),
+    square(32, 32, 112, 32, 3, groups=32),
+    square(32, 96, 56, 96, 7, groups=96),
+    square(32, 144, 56, 144, 3, 2, groups=144),
+    square(32, 384, 14, 384, 5, groups=384),
+    square(32, 128, 56, 128, 3, groups=32),
+    square(32, 512, 14, 512, 3, groups=32),
+    square(32, 64, 28, 128, 3, groups=2),
+    square(8, 256, 28, 256, 3, groups=4),
     square(32, 512, 14, 512, 3, 2, groups=64),
     # odd numbers, dilation, strides
-    square(7, 13, 31, 17, 3), square(5, 65, 33, 129, 3), square(3, 100, 50, 100, 1),
-    square(8, 256, 28, 256, 3, dilation=2), square(8, 512, 33, 256, 3, dilation=6),
-    square(8, 64, 56, 64, 3, 3), square(16, 30, 64, 30, 3), square(16, 3, 64, 10, 3),
-    square(2, 2048, 7, 2048, 3), square(2, 2048, 33, 256, 1), square(64, 256, 7, 10, 1),
+    square(7, 13, 31, 17, 3),
+    square(5, 65, 33, 129, 3),
+    square(3, 100, 50, 100, 1),
+    square(8, 256, 28, 256, 3, dilation=2),
+    square(8, 512, 33, 256, 3, dilation=6),
+    square(8, 64, 56, 64, 3, 3),
+    square(16, 30, 64, 30, 3),
+    square(16, 3, 64, 10, 3),
+    square(2, 2048, 7, 2048, 3),
+    square(2, 2048, 33, 256, 1),
+    square(64, 256, 7, 10, 1),
     square(16, 24, 56, 144, 1),
     # transposed convolutions are these with forward and data exchanged: DCGAN, up-sampling
-    square(64, 3, 64, 64, 4, 2, 1), square(64, 64, 32, 128, 4, 2, 1), square(64, 512, 4, 100, 4, 1, 0),
+    square(64, 3, 64, 64, 4, 2, 1),
+    square(64, 64, 32, 128, 4, 2, 1),
+    square(64, 512, 4, 100, 4, 1, 0),
     square(4, 64, 64, 128, 2, 2, 0),
     # one dimension: sound, text
-    conv(8, 1, (16000,), 512, 10, 5, 0), conv(8, 512, (3199,), 512, 3, 2, 0), conv(8, 80, (3000,), 384, 3),
-    conv(16, 384, (1500,), 384, 3), conv(32, 64, (256,), 64, 5), conv(8, 768, (149,), 768, 128, groups=16),
+    conv(8, 1, (16000,), 512, 10, 5, 0),
+    conv(8, 512, (3199,), 512, 3, 2, 0),
+    conv(8, 80, (3000,), 384, 3),
+    conv(16, 384, (1500,), 384, 3),
+    conv(32, 64, (256,), 64, 5),
+    conv(8, 768, (149,), 768, 128, groups=16),
     conv(32, 128, (1024,), 256, 1),
     # three dimensions: films, volumes
-    conv(2, 3, (16, 112, 112), 64, 3), conv(2, 64, (16, 56, 56), 64, 3), conv(4, 128, (8, 28, 28), 128, 3),
-    conv(1, 1, (64, 64, 64), 32, 3), conv(1, 32, (64, 64, 64), 32, 3), conv(1, 64, (32, 32, 32), 128, 3, 2),
-    conv(2, 256, (4, 14, 14), 256, 1), conv(2, 3, (28, 112, 112), 96, 4, 4, 0),
+    conv(2, 3, (16, 112, 112), 64, 3),
+    conv(2, 64, (16, 56, 56), 64, 3),
+    conv(4, 128, (8, 28, 28), 128, 3),
+    conv(1, 1, (64, 64, 64), 32, 3),
+    conv(1, 32, (64, 64, 64), 32, 3),
+    conv(1, 64, (32, 32, 32), 128, 3, 2),
+    conv(2, 256, (4, 14, 14), 256, 1),
+    conv(2, 3, (28, 112, 112), 96, 4, 4, 0),
     # more
-    square(64, 64, 56, 64, 3), square(64, 3, 224, 64, 7, 2), square(64, 512, 7, 512, 3),
-    square(256, 64, 56, 64, 3), square(256, 128, 28, 128, 3), square(2, 64, 512, 64, 3),
-    square(2, 128, 256, 64, 3), square(2, 256, 128, 256, 3), square(2, 1024, 32, 1024, 3),
-    square(1, 3, 1024, 64, 7, 2), square(8, 728, 19, 728, 1), square(8, 40, 28, 240, 1),
-    square(16, 192, 32, 192, 3), square(16, 448, 16, 448, 3), square(32, 3, 128, 128, 3),
-    square(32, 128, 64, 3, 3), square(4, 256, 64, 256, 1), square(4, 512, 128, 512, 1),
-    square(4, 128, 128, 128, 3), square(4, 512, 64, 1024, 3, 2),
+    square(64, 64, 56, 64, 3),
+    square(64, 3, 224, 64, 7, 2),
+    square(64, 512, 7, 512, 3),
+    square(256, 64, 56, 64, 3),
+    square(256, 128, 28, 128, 3),
+    square(2, 64, 512, 64, 3),
+    square(2, 128, 256, 64, 3),
+    square(2, 256, 128, 256, 3),
+    square(2, 1024, 32, 1024, 3),
+    square(1, 3, 1024, 64, 7, 2),
+    square(8, 728, 19, 728, 1),
+    square(8, 40, 28, 240, 1),
+    square(16, 192, 32, 192, 3),
+    square(16, 448, 16, 448, 3),
+    square(32, 3, 128, 128, 3),
+    square(32, 128, 64, 3, 3),
+    square(4, 256, 64, 256, 1),
+    square(4, 512, 128, 512, 1),
+    square(4, 128, 128, 128, 3),
+    square(4, 512, 64, 1024, 3, 2),
 ]
 SETTINGS = [
-    ("tf32", "nchw"), ("fp32", "nchw"), ("bf16", "nchw"), ("bf16", "nhwc"), ("fp16", "nchw"), ("tf32", "nhwc"),
+    ("tf32", "nchw"),
+    ("fp32", "nchw"),
+    ("bf16", "nchw"),
+    ("bf16", "nhwc"),
+    ("fp16", "nchw"),
+    ("tf32", "nhwc"),
     ("fp16", "nhwc"),
 ]
 
@@ -186,10 +275,23 @@ def recurrent():
 
 def normalization():
     """Precision, layout, input; workspaces of forward and backward, what is kept in between beside the statistics."""
-    pictures = [(n, c, side) for side, cs in {112: (32, 64, 96), 56: (24, 64, 128, 144, 256), 28: (40, 128, 192, 512),
-                14: (112, 256, 1024, 3), 7: (320, 512, 2048), 1: (64, 1000)}.items() for c in cs for n in (1, 8, 32, 64, 128)]
+    pictures = [
+        (n, c, side)
+        for side, cs in {
+            112: (32, 64, 96),
+            56: (24, 64, 128, 144, 256),
+            28: (40, 128, 192, 512),
+            14: (112, 256, 1024, 3),
+            7: (320, 512, 2048),
+            1: (64, 1000),
+        }.items()
+        for c in cs
+        for n in (1, 8, 32, 64, 128)
+    ]
     formats = {"nchw": torch.contiguous_format, "nhwc": torch.channels_last}
-    for (n, c, side), (layout, order), precision in itertools.product(pictures, formats.items(), ("fp16", "bf16", "fp32")):
+    for (n, c, side), (layout, order), precision in itertools.product(
+        pictures, formats.items(), ("fp16", "bf16", "fp32")
+    ):
         if n * side == 1:
             continue
         x = torch.ones(n, c, side, side, device=device, dtype=TYPES[precision]).to(memory_format=order).requires_grad_()
@@ -198,7 +300,9 @@ def normalization():
         y, forward, kept = allocations(call)
         dy = torch.ones_like(y)
         _, backward, _ = allocations(lambda: torch.autograd.grad(y, (x, norm.weight, norm.bias), dy))
-        print(precision, layout, f"{n}x{c}x{side}x{side}", type(y.grad_fn).__name__, forward, kept, backward, flush=True)
+        print(
+            precision, layout, f"{n}x{c}x{side}x{side}", type(y.grad_fn).__name__, forward, kept, backward, flush=True
+        )
 
 
 def transforms():
@@ -206,17 +310,161 @@ def transforms():
     torch.fft.fft(torch.ones(8, device=device))
     with open("/proc/self/maps") as maps:
         library = ctypes.CDLL(next(line.split()[-1] for line in maps if "libcufft.so" in line))
-    kinds = {"r2c": (0, 4), "c2r": (4, 0), "c2c": (4, 4), "d2z": (1, 5), "z2d": (5, 1), "z2z": (5, 5), "h2c": (2, 6), "c2c16": (6, 6)}
-    small = sorted({*range(1, 65), 80, 81, 96, 100, 101, 121, 125, 127, 128, 144, 169, 200, 224, 243, 256, 257, 289, 320, 343, 360,
-                    384, 400, 480, 500, 509, 512, 600, 625, 640, 720, 768, 800, 1000, 1009, 1024, 1200, 1331, 1536, 1920, 2000,
-                    2048, 2187, 2197, 2400, 3000, 3072, 4000, 4093, 4096, 4800, 5000, 6000, 6561, 8000, 8191, 8192, 10000,
-                    12288, 14641, 15625, 16000, 16384, 16807, 20000, 22050, 24000, 28561, 30000, 32768, 32771, 44100, 48000, 49152,
-                    50000, 59049, 65536, 65537, 80000, 96000, 100000, 117649, 131072, 160000, 161051, 200000, 220500, 262144,
-                    371293, 390625, 480000, 500000, 524288, 531441, 1000000, 1 << 20, 1 << 21, 999983, 1 << 22, 1 << 23})
+    kinds = {
+        "r2c": (0, 4),
+        "c2r": (4, 0),
+        "c2c": (4, 4),
+        "d2z": (1, 5),
+        "z2d": (5, 1),
+        "z2z": (5, 5),
+        "h2c": (2, 6),
+        "c2c16": (6, 6),
+    }
+    small = sorted(
+        {
+            *range(1, 65),
+            80,
+            81,
+            96,
+            100,
+            101,
+            121,
+            125,
+            127,
+            128,
+            144,
+            169,
+            200,
+            224,
+            243,
+            256,
+            257,
+            289,
+            320,
+            343,
+            360,
+            384,
+            400,
+            480,
+            500,
+            509,
+            512,
+            600,
+            625,
+            640,
+            720,
+            768,
+            800,
+            1000,
+            1009,
+            1024,
+            1200,
+            1331,
+            1536,
+            1920,
+            2000,
+            2048,
+            2187,
+            2197,
+            2400,
+            3000,
+            3072,
+            4000,
+            4093,
+            4096,
+            4800,
+            5000,
+            6000,
+            6561,
+            8000,
+            8191,
+            8192,
+            10000,
+            12288,
+            14641,
+            15625,
+            16000,
+            16384,
+            16807,
+            20000,
+            22050,
+            24000,
+            28561,
+            30000,
+            32768,
+            32771,
+            44100,
+            48000,
+            49152,
+            50000,
+            59049,
+            65536,
+            65537,
+            80000,
+            96000,
+            100000,
+            117649,
+            131072,
+            160000,
+            161051,
+            200000,
+            220500,
+            262144,
+            371293,
+            390625,
+            480000,
+            500000,
+            524288,
+            531441,
+            1000000,
+            1 << 20,
+            1 << 21,
+            999983,
+            1 << 22,
+            1 << 23,
+        }
+    )
     plans = [((n,), batch) for n in small for batch in (1, 2, 3, 8, 64, 500)]
-    squares = 8, 14, 16, 27, 28, 32, 56, 60, 64, 100, 101, 112, 128, 200, 224, 256, 384, 512, 720, 1000, 1024, 2048, 4096
+    squares = (
+        8,
+        14,
+        16,
+        27,
+        28,
+        32,
+        56,
+        60,
+        64,
+        100,
+        101,
+        112,
+        128,
+        200,
+        224,
+        256,
+        384,
+        512,
+        720,
+        1000,
+        1024,
+        2048,
+        4096,
+    )
     plans += [((n, n), batch) for n in squares for batch in (1, 3, 8, 64)]
-    plans += [((n, m), 4) for n, m in ((64, 128), (128, 64), (32, 1024), (1024, 32), (480, 640), (720, 1280), (1080, 1920), (85, 64), (64, 85))]
+    plans += [
+        ((n, m), 4)
+        for n, m in (
+            (64, 128),
+            (128, 64),
+            (32, 1024),
+            (1024, 32),
+            (480, 640),
+            (720, 1280),
+            (1080, 1920),
+            (85, 64),
+            (64, 85),
+        )
+    ]
     plans += [((n, n, n), batch) for n in (8, 16, 32, 50, 64, 100, 128, 256) for batch in (1, 4)]
     for (sizes, batch), (kind, (before, after)) in itertools.product(plans, kinds.items()):
         plan, workspace = ctypes.c_int(), ctypes.c_size_t()
@@ -230,8 +478,18 @@ def transforms():
         lengths = (ctypes.c_longlong * len(sizes))(*sizes)
         none, one = ctypes.c_void_p(), ctypes.c_longlong(1)
         layout = none, one, one
-        failed = library.cufftXtMakePlanMany(plan, len(sizes), lengths, *layout, before, *layout, after,
-                                             ctypes.c_longlong(batch), ctypes.byref(workspace), max(before, after))
+        failed = library.cufftXtMakePlanMany(
+            plan,
+            len(sizes),
+            lengths,
+            *layout,
+            before,
+            *layout,
+            after,
+            ctypes.c_longlong(batch),
+            ctypes.byref(workspace),
+            max(before, after),
+        )
         library.cufftDestroy(plan)
         print(kind, "x".join(map(str, sizes)), batch, f"failed:{failed}" if failed else workspace.value, flush=False)
 

@@ -1,5 +1,6 @@
 """Trains ResNet-50 on made pictures, in the way of torchvision's reference script: workers, pinned memory, label
 smoothing, a schedule, accuracy read back now and then, an evaluation at the end."""
+
 import argparse
 
 import torch
@@ -58,11 +59,15 @@ def main():
     options = parser.parse_args()
     device = torch.device("cuda")
     torch.backends.cudnn.benchmark = True
-    augment = transforms.Compose([
-        transforms.RandomResizedCrop(176, antialias=True), transforms.RandomHorizontalFlip(), transforms.ToImage(),
-        transforms.ToDtype(torch.float32, scale=True),
-        transforms.Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
-    ])
+    augment = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(176, antialias=True),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToImage(),
+            transforms.ToDtype(torch.float32, scale=True),
+            transforms.Normalize(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)),
+        ]
+    )
     pictures = torchvision.datasets.FakeData(options.batch_size * options.steps, (3, 224, 224), 1000, augment)
     loader = torch.utils.data.DataLoader(
         pictures, options.batch_size, shuffle=True, num_workers=options.workers, pin_memory=True, drop_last=True

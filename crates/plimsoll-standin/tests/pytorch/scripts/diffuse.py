@@ -1,5 +1,6 @@
 """Trains a diffusion model's U-Net to tell noise from pictures: time embeddings, attention in the middle, autocast, an
 average of the weights, and one sample drawn at the end."""
+
 import argparse
 import copy
 import math
@@ -58,9 +59,14 @@ class UNet(nn.Module):
             skips.append(after)
         self.middle = nn.ModuleList([ResBlock(at, at, time), Attention(at), ResBlock(at, at, time)])
         for after in reversed(widths):
-            self.up.append(nn.ModuleList([
-                nn.ConvTranspose2d(at, after, 4, 2, 1), ResBlock(after + skips.pop(), after, time),
-            ]))
+            self.up.append(
+                nn.ModuleList(
+                    [
+                        nn.ConvTranspose2d(at, after, 4, 2, 1),
+                        ResBlock(after + skips.pop(), after, time),
+                    ]
+                )
+            )
             at = after
         self.last = nn.Sequential(nn.GroupNorm(32, at), nn.SiLU(), nn.Conv2d(at, 3, 3, padding=1))
 
@@ -95,7 +101,10 @@ def main():
     scaler = torch.amp.GradScaler("cuda")
     alphas = torch.cumprod(1 - torch.linspace(1e-4, 0.02, STEPS, device="cuda"), 0)
     for step in range(options.steps):
-        x = torch.rand(options.batch_size, 3, options.size, options.size).pin_memory().to("cuda", non_blocking=True) * 2 - 1
+        x = (
+            torch.rand(options.batch_size, 3, options.size, options.size).pin_memory().to("cuda", non_blocking=True) * 2
+            - 1
+        )
         t, noise = torch.randint(0, STEPS, (options.batch_size,), device="cuda"), torch.randn_like(x)
         kept = alphas[t][:, None, None, None]
         with torch.autocast("cuda", torch.float16):

@@ -1,4 +1,5 @@
 """Fine-tunes a model of BERT's size for classification with Hugging Face's Trainer, on sentences made of random words."""
+
 import argparse
 
 import torch
@@ -37,13 +38,27 @@ def main():
     options = parser.parse_args()
     config = BertConfig(num_labels=2)
     arguments = TrainingArguments(
-        options.output, max_steps=options.steps, per_device_train_batch_size=16, gradient_accumulation_steps=2,
-        learning_rate=5e-5, weight_decay=0.01, warmup_steps=1, bf16=True, logging_steps=1, save_strategy="no",
-        report_to=[], disable_tqdm=True, seed=0, dataloader_num_workers=2,
+        options.output,
+        max_steps=options.steps,
+        per_device_train_batch_size=16,
+        gradient_accumulation_steps=2,
+        learning_rate=5e-5,
+        weight_decay=0.01,
+        warmup_steps=1,
+        bf16=True,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        seed=0,
+        dataloader_num_workers=2,
     )
     trainer = Trainer(
-        BertForSequenceClassification(config), arguments, train_dataset=Sentences(512, config.vocab_size),
-        data_collator=collate, callbacks=[Memory()],
+        BertForSequenceClassification(config),
+        arguments,
+        train_dataset=Sentences(512, config.vocab_size),
+        data_collator=collate,
+        callbacks=[Memory()],
     )
     trainer.train()
 

@@ -1,5 +1,6 @@
 """Pretrains a small GPT in the way of nanoGPT: a data file mapped into memory, accumulation under autocast, gradients
 clipped, weight decay for matrices only, fused AdamW, losses estimated in between."""
+
 import argparse
 import math
 import tempfile
@@ -32,7 +33,9 @@ class Block(nn.Module):
         self.ln_1, self.attn = nn.LayerNorm(width), CausalSelfAttention(width, heads, dropout)
         self.ln_2 = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
-            nn.Linear(width, 4 * width, bias=False), nn.GELU(), nn.Linear(4 * width, width, bias=False),
+            nn.Linear(width, 4 * width, bias=False),
+            nn.GELU(),
+            nn.Linear(4 * width, width, bias=False),
             nn.Dropout(dropout),
         )
 
@@ -75,8 +78,8 @@ def main():
 
     def get_batch():
         ix = torch.randint(len(data) - BLOCK, (options.batch_size,))
-        x = torch.stack([torch.from_numpy(data[i:i + BLOCK].astype(np.int64)) for i in ix])
-        y = torch.stack([torch.from_numpy(data[i + 1:i + 1 + BLOCK].astype(np.int64)) for i in ix])
+        x = torch.stack([torch.from_numpy(data[i : i + BLOCK].astype(np.int64)) for i in ix])
+        y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + BLOCK].astype(np.int64)) for i in ix])
         return tuple(t.pin_memory().to("cuda", non_blocking=True) for t in (x, y))
 
     model = GPT().to("cuda")

@@ -128,7 +128,6 @@ class Recorder:
 
     def failed(self, error):
         """A request that failed."""
-        import torch
         stats = self.devices()
         self.failures.append({"message": str(error), "devices": [
             {key: known[key] for key in ("allocated", "reserved", "free", "total")} for known in stats]})
