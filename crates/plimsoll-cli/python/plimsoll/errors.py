@@ -17,7 +17,7 @@ __all__ = [
 class PlimsollError(Exception):
     """The base class of the others.
 
-    ``exit_code`` is the program's, where it ran, and ``answer`` is the JSON that it printed, if it printed any.
+    ``exit_code`` is the program's, if it ran, and ``answer`` is the JSON that it printed, if any.
     """
 
     exit_code: int | None

@@ -1,7 +1,7 @@
 """The techniques of ``plimsoll plan`` as functions, for programs that apply them themselves.
 
 ``plimsoll run --with`` applies the same code to an unmodified program. Each function says what it does to losses and
-parameters, and raises ``RefusedError`` where it would change more than that.
+parameters, and raises ``RefusedError`` if it would change more than that.
 """
 
 from __future__ import annotations

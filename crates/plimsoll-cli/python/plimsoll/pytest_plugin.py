@@ -48,7 +48,7 @@ def read(mark: pytest.Mark) -> Limits:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a marked test where there is no GPU."""
+    """Skips a marked test if there is no GPU."""
     mark = item.get_closest_marker(MARK)
     if mark is not None:
         read(mark)

@@ -68,7 +68,7 @@ class Recording:
         return answer(["explain", "--json", "--", self.stop()])
 
     def write(self) -> None:
-        """Writes the snapshot, with what `plimsoll explain` needs beside PyTorch's own."""
+        """Writes the snapshot, with what `plimsoll explain` needs in addition to PyTorch's own data."""
         import torch
 
         snapshot = torch.cuda.memory._snapshot()

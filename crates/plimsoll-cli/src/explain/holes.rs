@@ -1,4 +1,4 @@
-//! The holes of one device for programs: at the moment that is explained, and over the recording.
+//! The holes of one device as JSON: at the moment that is explained, and over the recording.
 
 use plimsoll_trace::explain::{DeviceExplanation, Fragmentation, Holes, Pin, PinningBlock};
 use serde_json::{Value, json};

@@ -143,7 +143,7 @@ fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: F
     backward(explained, block)
 }
 
-/// What is known about blocks that no line of Python requested; `null` where there is a line, or nothing.
+/// What is known about blocks that no line of Python requested; `null` if there is a line, or nothing is known.
 pub(super) fn backward(explained: &Explained, block: BackwardBlock) -> Value {
     if block == BackwardBlock::default() {
         return Value::Null;

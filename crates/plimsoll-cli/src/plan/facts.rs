@@ -19,7 +19,7 @@ pub(super) struct Facts {
     pub(super) grows: bool,
     /// Whether it compiles its model.
     pub(super) compiles: bool,
-    /// Whether there are repeated blocks inside of its repeated blocks.
+    /// Whether there are repeated blocks inside its repeated blocks.
     pub(super) has_nested_blocks: bool,
 }
 
@@ -35,7 +35,7 @@ pub(super) struct Fact {
     pub(super) reserved_bytes: u64,
     /// Estimated seconds of a step; `None` if its work is unknown.
     pub(super) step_s: Option<f64>,
-    /// The repeated blocks of the model, where the set checkpoints some.
+    /// The number of repeated blocks in the model, if the set checkpoints some.
     pub(super) blocks: u64,
 }
 

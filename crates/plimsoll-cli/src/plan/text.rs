@@ -329,7 +329,7 @@ fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
         );
     }
     if let Some(batch) = plan.table_batch {
-        let _ = writeln!(out, "batch: all rows are of batch {batch}");
+        let _ = writeln!(out, "batch: all rows are for batch {batch}");
     }
     let context = size(plan.target.context_bytes);
     let _ = writeln!(

@@ -47,7 +47,7 @@ pub(super) struct Work {
     rows: Vec<Row>,
     /// Repeated blocks.
     blocks: u64,
-    /// Repeated blocks inside of them.
+    /// Repeated blocks inside those blocks.
     pub(super) nested: u64,
 }
 
@@ -64,7 +64,7 @@ struct Row {
 /// Where an operator ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// The forward pass of a block, and of a block inside of it.
+    /// The forward pass of a block, and of a block inside it.
     Block(u64, Option<u64>),
     /// The rest of the model's forward pass.
     Root,

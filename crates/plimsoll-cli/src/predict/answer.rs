@@ -167,8 +167,8 @@ impl Outcome {
         if self.may_not_fit() { Exit::OutOfMemory } else { self.verdict.exit() }
     }
 
-    /// Whether the peaks consist of PyTorch's own requests, none of which depends on an unknown value. cuDNN's workspaces
-    /// do not count against that with `--cudnn-workspace none`.
+    /// Whether the peaks are exact: they consist of PyTorch's own requests, and none depends on an unknown value.
+    /// With `--cudnn-workspace none`, cuDNN's workspaces do not make them inexact.
     pub(super) fn is_exact(&self, target: &Target) -> bool {
         let is_failed =
             matches!(self.verdict, Verdict::Failed { .. } | Verdict::Refused(_) | Verdict::Unknown(_));

@@ -1,4 +1,4 @@
-//! The options of `predict`: [`PredictArgs`], from which `plan` makes those of its runs, too.
+//! The options of `predict`: [`PredictArgs`]. `plan` makes the options of its runs from them.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

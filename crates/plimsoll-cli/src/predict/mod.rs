@@ -29,12 +29,12 @@
 //! | `answer.rs` | the answer about a run |
 //! | `keep.rs` | `--snapshot` |
 //! | `render/` | the reports |
-//! | `ample.rs`, `stakes.rs` | a second run with more memory than the GPU has; with the largest values where unknown ones decide sizes |
+//! | `ample.rs`, `stakes.rs` | a second run: with more memory than the GPU has; with the largest values in place of unknown ones |
 //! | `trial.rs`, `served.rs`, `trials.rs` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs` | `--find` |
 //!
-//! The hooks run inside the user's processes: `../../python/plimsoll/_predict`, of which `start.py` begins, and `watch.py` writes each
-//! process's report:
+//! The hooks run inside the user's processes: `../../python/plimsoll/_predict`. `start.py` is the entry point, and
+//! `watch.py` writes each process's report:
 //!
 //! | file | contents |
 //! |---|---|

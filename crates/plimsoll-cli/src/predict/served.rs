@@ -109,7 +109,7 @@ impl<'scope> Server<'scope> {
         self.asked.is_empty()
     }
 
-    /// Requests without an answer that was taken.
+    /// Requests whose answers were not fetched yet.
     pub(super) fn waiting(&self) -> u32 {
         u32::try_from(self.asked.len() - self.answered).unwrap_or(u32::MAX)
     }

@@ -150,7 +150,7 @@ pub(crate) struct Trials<'scope> {
 /// Lets the closure try sets.
 ///
 /// # Errors
-/// The stand-in is missing; the system's.
+/// The stand-in is missing; system errors.
 pub(crate) fn during<T>(
     program: &Program,
     target: &Target,
@@ -194,7 +194,7 @@ pub(crate) fn during<T>(
 /// A separate run, at the GPU's size.
 ///
 /// # Errors
-/// The stand-in is missing; the system's.
+/// The stand-in is missing; system errors.
 pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Trial, Failure> {
     let session = Session::begin()?;
     let timeout = program.timeout.unwrap_or(FIRST_LIMIT);

@@ -1,4 +1,4 @@
-//! Everything sharded over several GPUs. Whole parameters are freed where they are sharded, which leaves gaps in
+//! Everything sharded over several GPUs. Whole parameters are freed when they are sharded, which leaves gaps in
 //! segments of a fixed size.
 
 use super::compile::INSIDE;

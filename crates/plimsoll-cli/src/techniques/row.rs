@@ -18,7 +18,7 @@ pub(crate) struct Row {
     pub(crate) effort: u32,
     /// With which techniques it cannot be combined, and why. A pair is stated in one of its two rows.
     pub(crate) excludes: &'static [(Technique, &'static str)],
-    /// Techniques that save nothing beside it.
+    /// Techniques that save nothing in addition to it.
     pub(crate) replaces: &'static [Technique],
     /// For which programs it is.
     pub(crate) programs: Programs,
@@ -67,14 +67,14 @@ pub(crate) enum Programs {
 pub(crate) enum Alone {
     /// At the beginning, on every program.
     Always,
-    /// At the beginning, where blocks have repeated blocks inside.
+    /// At the beginning, if blocks have repeated blocks inside.
     NestedBlocks,
     /// At the beginning, on more than one GPU.
     SeveralGpus,
     /// For a fit once nothing that keeps the numbers fits, otherwise at the beginning: it saves an optimizer's
     /// temporary copies.
     Optimizer,
-    /// At the beginning, where the numbers may change.
+    /// At the beginning, if the numbers may change.
     Changed,
     /// Not at all: it has a place of its own in the search.
     Never,
@@ -117,7 +117,7 @@ pub(crate) enum Time {
     Same,
     /// The forward pass of blocks runs twice: of as many as the value says.
     Again,
-    /// The same of the blocks inside of blocks.
+    /// The same for the blocks inside blocks.
     NestedAgain,
     /// Bytes move to the host and back, beside the computation.
     Copies,

@@ -38,7 +38,7 @@ const MOST_BETWEEN: usize = 1 << 10;
 const MOST_OF_ONE: usize = 12;
 
 impl ForwardLines {
-    /// The forward lines of requests that a backward pass made without a line of Python, where they are found. Other
+    /// The forward lines that were found for requests of a backward pass without a line of Python. Other
     /// requests are left out. Costs a walk over each backward pass with such a request, and over the passes before.
     pub(super) fn of(
         analysis: DeviceAnalysis<'_>,

@@ -54,7 +54,7 @@ pub struct Amount {
 /// A line as both recordings name it, and the category of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangedLine {
-    /// A frame of each recording; `None` where the line has no live block, and for blocks without a line.
+    /// A frame of each recording; `None` if the line has no live block, and for blocks without a line.
     pub frames: [Option<FrameId>; 2],
     /// The category.
     pub category: ShownCategory,

@@ -18,7 +18,7 @@ pub struct ForwardLine {
 pub enum FoundBy {
     /// The recording has the forward operator's stack: anomaly mode was on.
     Recorded,
-    /// By the derivative's name, which is that of an operator of the line, at the right place in the order.
+    /// By the derivative's name: the line has an operator of that name, at the right place in the order.
     Operator,
     /// By order and sizes alone.
     Order,

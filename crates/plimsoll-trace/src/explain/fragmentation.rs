@@ -87,11 +87,11 @@ pub struct Pin {
 /// A block that pins a segment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PinningBlock {
-    /// The block; `None` if it was let go before the recording.
+    /// The block; `None` if it was freed before the recording.
     pub life: Option<LifeIndex>,
     /// Its bytes.
     pub bytes: u64,
-    /// Whether it was let go, and waits for a stream.
+    /// Whether it was freed, and waits for a stream.
     pub is_waiting: bool,
     /// The line that requested it.
     pub line: Option<FrameId>,

@@ -1,5 +1,5 @@
-//! What the program keeps beside its model: [`settle`]. Inputs, results that a variable keeps, copies of the parameters,
-//! and the weights of a program that only infers.
+//! What the program keeps in addition to its model: [`settle`]. Inputs, results that a variable keeps, copies of the
+//! parameters, and the weights of a program that only infers.
 //!
 //! It runs after everything else (`purposes.rs`) and takes what is still unknown, and two guesses that a block's size can
 //! refute. An input is created or copied by the program itself: a line outside every module calls an operator that only

@@ -115,7 +115,7 @@ impl Course {
 }
 
 impl Leaks {
-    /// Reads the blocks once, and those that leaked in one step once more.
+    /// Reads the blocks once, and reads those that leaked in one step again.
     pub fn of(
         snapshot: &Snapshot,
         timeline: &Timeline,
@@ -301,7 +301,7 @@ impl Walk {
 }
 
 impl Walk {
-    /// The places with blocks that outlived a step; at most so many, those that allocated the most.
+    /// The places with blocks that outlived a step; if there are too many, those that allocated the most.
     fn largest(&self, most: usize) -> Vec<(Place, &Rows)> {
         let places = self.places.iter().copied().zip(&self.rows);
         let mut places: Vec<(Place, &Rows)> = places.filter(|(_, rows)| rows.blocks > 0).collect();

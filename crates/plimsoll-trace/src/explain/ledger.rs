@@ -26,7 +26,7 @@ pub struct Ledger {
     pub unsplit: u64,
     /// Freed blocks that wait for a stream.
     pub waiting: u64,
-    /// Bytes behind blocks of an unknown size: the blocks' own, or cached ([`Use::Uncut`]).
+    /// Bytes after blocks whose size is not recorded: they belong to the block, or are cached ([`Use::Uncut`]).
     pub uncut: u64,
     /// Memory in no block.
     pub cached: CachedBytes,
@@ -206,7 +206,7 @@ impl Ledger {
         parts.into_iter().fold(0, u64::saturating_add)
     }
 
-    /// Every row, in order, also those of 0 bytes.
+    /// Every row, in order, including those of 0 bytes.
     pub fn rows(&self) -> Vec<Row> {
         let known = [
             (Part::Reserved, self.reserved),

@@ -2,7 +2,7 @@
 
 use crate::snapshot::{Frame, FrameId, Snapshot, StackId};
 
-/// Whether a frame is a module's call: PyTorch's own, or, where that was not recorded, a method `forward`.
+/// Whether a frame is a module's call: PyTorch's own, or a method `forward` if that was not recorded.
 pub(super) fn is_call(snapshot: &Snapshot, frame: &Frame) -> bool {
     let name = snapshot.texts.get(frame.name);
     name.ends_with("_call_impl") || name == "forward"

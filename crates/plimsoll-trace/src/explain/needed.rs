@@ -1,6 +1,6 @@
 //! What a program would have needed after the request that failed: [`StillNeeded`], a lower bound.
 //!
-//! Room for one request is not enough where more of the same follow: an optimizer creates its state for one parameter
+//! Room for one request is not enough if more of the same follow: an optimizer creates its state for one parameter
 //! after another, and each of a model's equal layers takes the same amount. `needed/layers.rs` handles the layers.
 
 mod layers;
@@ -22,7 +22,7 @@ use crate::timeline::Life;
 pub struct StillNeeded {
     /// Bytes beyond the failed request, a lower bound.
     pub bytes: u64,
-    /// The bytes of each of these requests, the largest first. Empty where only their sum is known.
+    /// The bytes of each of these requests, the largest first. Empty if only their sum is known.
     pub requests: Vec<u64>,
     /// What the bytes are for.
     pub rest: Rest,
@@ -135,7 +135,7 @@ fn of_optimizer(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure
     (bytes > 0).then_some(StillNeeded { bytes, requests, rest, confidence: "likely" })
 }
 
-/// The requests for `parts` tensors of each gradient's size, without those that were made.
+/// The requests for `parts` tensors of each gradient's size, except those that were already made.
 fn remaining<'a>(gradients: &Sizes, parts: u64, made: impl Iterator<Item = &'a Sizes>) -> Vec<u64> {
     let mut counts: BTreeMap<u64, u64> =
         gradients.iter().map(|(&bytes, &count)| (bytes, parts.saturating_mul(count as u64))).collect();

@@ -19,7 +19,7 @@ pub struct Origin {
     pub package_line: Option<FrameId>,
     /// The outermost operator below that line, as `at::_ops` names it.
     pub operator: Option<Name>,
-    /// The line of the forward operator that a derivative is of, where the recording has it.
+    /// For a derivative, the line of its forward operator, if the recording has it.
     pub forward: Option<ForwardLine>,
     /// What the program was doing.
     pub activity: Activity,
@@ -189,7 +189,8 @@ enum Mark {
     Operator(Name),
     /// A derivative is computed, by the node of this name if it has one.
     Derivative(Option<Name>),
-    /// Python around operators, on any thread, also on that of the backward pass: PyTorch's own, and that of `predict`.
+    /// Python around operators, on any thread, including that of the backward pass: PyTorch's own, and that of
+    /// `predict`.
     Dispatch,
     /// Another frame that shows an activity.
     Native(Activity),
@@ -298,7 +299,7 @@ pub(crate) fn is_python(file: &str) -> bool {
     file.ends_with(".py") || file.ends_with(".py_") || file.starts_with('<') || file.contains("ipykernel")
 }
 
-/// Whether a file is of an installed package, the standard library, or PyTorch, wherever it is installed.
+/// Whether a file belongs to an installed package, the standard library, or PyTorch, wherever it is installed.
 pub(crate) fn is_library(file: &str) -> bool {
     const PARTS: [&str; 12] = [
         "/site-packages/",
@@ -317,7 +318,7 @@ pub(crate) fn is_library(file: &str) -> bool {
     file.starts_with("<frozen ") || PARTS.iter().any(|part| file.contains(part))
 }
 
-/// Whether a file is of an installed package other than PyTorch.
+/// Whether a file belongs to an installed package other than PyTorch.
 pub(super) fn is_package(file: &str) -> bool {
     let installed = ["site-packages", "dist-packages"].iter().find_map(|folder| file.split_once(folder));
     installed.is_some_and(|(_, package)| !package[1.min(package.len())..].starts_with("torch"))

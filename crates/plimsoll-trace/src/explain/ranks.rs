@@ -3,7 +3,7 @@
 //! Ranks of one program use about the same memory. An outlier is found by the median and the median absolute
 //! deviation, which a few outliers cannot move as they move a mean (Iglewicz and Hoaglin, How to Detect and Handle
 //! Outliers, 1993): a rank is odd if it is farther from the median than 3.5 ÷ 0.6745 times the median deviation; here
-//! also at least 1 MiB and 5 % of the median. Of two ranks, neither can be called odd.
+//! also at least 1 MiB and 5 % of the median. With only two ranks, neither can be called odd.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

@@ -348,7 +348,7 @@ fn rows(widths: &BTreeSet<u64>, made: &BTreeSet<u64>, element_bytes: u64) -> Vec
     rows.into_iter().map(|(rows, sizes, _)| (rows, sizes)).collect()
 }
 
-/// Whether a tensor of this shape needs a block of so many bytes: blocks are multiples of 512 bytes.
+/// Whether a tensor of this shape needs a block of this size: blocks are multiples of 512 bytes.
 fn is_of(dims: &[u64], element_bytes: u64, block_bytes: u64) -> bool {
     let bytes = dims.iter().try_fold(element_bytes, |product: u64, &dim| product.checked_mul(dim));
     bytes.and_then(|bytes| bytes.checked_next_multiple_of(512)) == block_bytes.checked_next_multiple_of(512)

@@ -40,7 +40,7 @@ pub struct SegmentState {
 pub struct BytesByUse {
     /// In live blocks.
     pub live: u64,
-    /// In blocks that were let go and wait for a stream.
+    /// In blocks that were freed and wait for a stream.
     pub waiting: u64,
     /// At the ends of blocks ([`Use::Uncut`]).
     pub uncut: u64,
@@ -64,7 +64,7 @@ pub struct Piece {
 pub enum Use {
     /// A live block.
     Live(LifeIndex),
-    /// It was let go and waits for a stream; `None` if it was let go before the recording.
+    /// It was freed and waits for a stream; `None` if it was freed before the recording.
     Waiting(Option<LifeIndex>),
     /// The end of the block below it: Note [Uncut ends].
     Uncut,

@@ -58,7 +58,7 @@ impl OutOfMemory {
     }
 }
 
-/// Half of the last decimal that PyTorch prints of such a size.
+/// Half of the last decimal that PyTorch prints for a size of this magnitude.
 fn rounding(bytes: u64) -> u64 {
     let unit = [1u64 << 30, 1 << 20, 1 << 10].into_iter().find(|unit| bytes >= *unit);
     unit.map_or(0, |unit| unit / 200)

@@ -47,7 +47,7 @@ impl Traceback {
     }
 }
 
-/// `  File "train.py", line 88, in <module>`, whatever stands before it.
+/// `  File "train.py", line 88, in <module>`, with any text before it.
 fn python(line: &str) -> Option<Frame> {
     let rest = &line[line.find("File \"")? + "File \"".len()..];
     let (file, rest) = rest.split_once("\", line ")?;

@@ -39,7 +39,7 @@ pub struct Log {
     pub left_out: usize,
 }
 
-/// The messages of one process: of a rank or, where no launcher names it, of a GPU.
+/// The messages of one process: of a rank or, if no launcher names it, of a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process<'a> {
     /// In the order of the text; at least one.
@@ -48,7 +48,7 @@ pub struct Process<'a> {
 }
 
 impl<'a> Process<'a> {
-    /// The message that ended the process, as far as the text tells: the last. One with neither figures nor a
+    /// The message that ended the process, as far as the text shows: the last. One with neither figures nor a
     /// traceback is skipped: a program or a library printed it in addition.
     pub fn last(&self) -> Option<&'a Failed> {
         let says = |it: &&Failed| it.says() != (false, false);
@@ -83,7 +83,7 @@ impl Failed {
 }
 
 impl Log {
-    /// All messages; without one, what the text has instead.
+    /// All messages; if there are none, the other signs of a failure in the text.
     pub(super) fn read(input: impl BufRead) -> io::Result<Result<Log, Absent>> {
         let mut reader = Reader::default();
         let mut absent = Absent::default();

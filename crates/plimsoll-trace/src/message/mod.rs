@@ -117,8 +117,8 @@ pub(crate) fn is_likely(head: &[u8]) -> bool {
     text::is_wide(head) || !is_snapshot && !head.contains(&0)
 }
 
-/// Whether bytes are a text for people: UTF-8, UTF-16 with its mark, or Latin-1, which differ in bytes of 0x80 and more;
-/// and no JSON, which may be a damaged snapshot.
+/// Whether bytes are human-readable text: UTF-8, UTF-16 with its mark, or Latin-1, which differ in bytes of 0x80 and
+/// more; and no JSON, which may be a damaged snapshot.
 pub(crate) fn is_prose(head: &[u8]) -> bool {
     if text::is_wide(head) {
         return is_prose(text::from_wide(head).as_bytes());

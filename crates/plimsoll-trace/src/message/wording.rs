@@ -19,7 +19,7 @@ pub enum Source {
     Driver,
 }
 
-/// What a message says. Sizes are in bytes and, where the message has two decimals, rounded.
+/// What a message says. Sizes are in bytes; they are rounded if the message has two decimals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OutOfMemory {
     /// Who ran out.
@@ -74,7 +74,7 @@ impl OutOfMemory {
         STARTS.iter().find_map(|&(words, source, name)| line.find(words).map(|at| (at, source, name)))
     }
 
-    /// The message at the beginning of a text that may go on after it.
+    /// The message at the beginning of a text, which may continue after it.
     pub(super) fn parse(text: &str) -> Option<OutOfMemory> {
         let (at, source, name) = Self::begins(text)?;
         let mut found = Self::of(source, name);
@@ -204,7 +204,7 @@ fn after(text: &str, words: &str) -> Option<u64> {
     leading(&text[text.find(words)? + words.len()..]).map(|(bytes, _)| bytes)
 }
 
-/// The size that stands before these words.
+/// The size before these words.
 fn before(text: &str, words: &str) -> Option<u64> {
     let ahead = &text[..text.find(words)?];
     // A number and a unit: two words.

@@ -27,7 +27,7 @@ pub struct SnapshotDiff<'a> {
     pub alone: Vec<(usize, &'a DeviceExplanation)>,
 }
 
-/// A device of one recording beside one of another.
+/// A device of one recording, compared with one of another.
 #[derive(Debug, Clone)]
 pub struct Compared<'a> {
     /// The recordings.

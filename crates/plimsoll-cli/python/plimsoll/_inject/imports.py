@@ -17,7 +17,7 @@ VERSION = ""  # of the program that started this process
 
 
 class OtherVersionError(ImportError):
-    """The wheel in this Python is of another version than the program that runs it."""
+    """The wheel in this Python has another version than the program that runs it."""
 
 
 class Finder:

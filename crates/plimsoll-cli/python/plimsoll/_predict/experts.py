@@ -141,7 +141,7 @@ def keep_scattered(known: Shadows, args: tuple[Any, ...], kwargs: dict[str, Any]
 
 
 def argument(operator: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """An argument by its name; None if the operator has none of that name."""
+    """An argument by its name; None if the operator has no argument of that name."""
     for at, it in enumerate(operator._schema.arguments):
         if it.name == name:
             return kwargs.get(name, args[at] if at < len(args) else it.default_value)

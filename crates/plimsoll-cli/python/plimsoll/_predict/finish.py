@@ -166,7 +166,7 @@ class Finish:
 
     def grew(self) -> bool:
         """Whether memory still grew when the program was stopped: the least level of each eighth of the time is
-        higher than that of the one before.
+        higher than in the eighth before.
         """
         size = len(self.levels) // 8
         if size < 2:

@@ -2,7 +2,7 @@
 made, and what the others would add.
 
 The first batches show whether memory grows from one to the next. If it does, the loop runs to its end as far as there
-is time: with all batches, or with copies of one of them where making them takes the time. If there is no time for
+is time: with all batches, or with copies of one if making them takes most of the time. If there is no time for
 that, or if memory does not grow, the last batch follows at once, and `row` says how much each of the others would
 have added.
 """

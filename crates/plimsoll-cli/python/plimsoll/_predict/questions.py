@@ -25,7 +25,7 @@ NEEDLESS = (
 
 class Properties:
     """Those of `_CudaDeviceProperties`, a type that does not exist before CUDA is initialized.
-    `now` returns the real ones where CUDA is in use by now, and otherwise notes that the size was asked for.
+    `now` returns the real ones if CUDA is already in use, and otherwise notes that the size was asked for.
     """
 
     def __init__(self, values: dict[str, Any], text: str, now: Callable[[], Any]) -> None:

@@ -1,5 +1,5 @@
 """The values that the program reads from the device: where, and what they are used for. The stand-in calls a hook for
-every copy of an unknown value to the host; the program gets zeros unless the hook writes another value: one where the
+every copy of an unknown value to the host; the program gets zeros unless the hook writes another value: one if the
 program divides by the value.
 
 A read is identified by its line and call stack (a site). Its use is determined once per site (dataflow.py). Some

@@ -22,7 +22,7 @@ def install() -> None:
 
 
 def renaming(original: Any) -> Callable[..., None]:
-    """The function, which copies a folder where it cannot be renamed."""
+    """The function, which copies a folder if it cannot be renamed."""
     import functools
 
     @functools.wraps(original)

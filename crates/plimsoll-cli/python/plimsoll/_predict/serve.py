@@ -3,8 +3,8 @@ often its model is made. There the process waits for requests and runs the rest 
 
 A request is N.json in the folder: the set, and the folder for the reports. As many forks run at once as there are
 processors, beginning in the order of the requests; `alone` marks a request beside which no other may run. N.done has
-the exit status, and whether another ran beside it. While `late` is there, all requests but those of the GPU's size
-are given up; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run;
+the exit status, and whether another ran beside it. While `late` is there, all requests are given up except those at
+the GPU's size; `end` ends the process. PyTorch's fork handlers, which would forbid CUDA in the child, do not run;
 without glibc's `_Fork`, or with a process group that is made before the first use of CUDA, nothing is served, and
 each set takes a run of its own.
 """
@@ -85,7 +85,7 @@ class Serve:
     def choose_later(self, torch: Any) -> None:
         """Postpones the choice of the first device. `set_device` uses CUDA although no tensor is on it yet:
         transformers calls it before the program makes its model. The first device is the current one anyway; the
-        choice is made where CUDA is used, or a process group is made.
+        choice is made when CUDA is used, or a process group is made.
         """
         original = torch._C._cuda_setDevice
 

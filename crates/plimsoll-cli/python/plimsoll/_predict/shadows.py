@@ -9,7 +9,7 @@ batch, a padding mask. The result of any other operator has no shadow, so a read
 Values that depend on the assumption that experts get equal shares are marked (`even`, experts.py), and so are values
 that a tensor may have but that are not certain (`unsure`, bounds.py).
 
-`explain` knows the frames of the wrappers by this file's name, and those of experts.py by its (origin.rs).
+`explain` recognizes the frames of the wrappers by the names of this file and of experts.py (origin.rs).
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class Known(Shadows):
         )
 
     def with_numbers(self, operator: Any, call: Callable[..., Any]) -> Callable[..., Any]:
-        """The kernel, which takes a number where it needs a tensor: one of a dtype that gives the result the same dtype."""
+        """The kernel, which also accepts a number in place of a tensor, with a dtype that gives the result the same
+        dtype.
+        """
         torch = self.torch
         places = [at for at, it in enumerate(operator._schema.arguments) if str(it.type) == "Tensor"]
         if len(places) < 2:

@@ -187,6 +187,6 @@ def looked_up(expression: Any, frame: FrameType) -> Any:
 
 
 def is_library(path: str) -> bool:
-    """Whether a file is of an installed package, the standard library, or ours."""
+    """Whether a file belongs to an installed package, the standard library, or us."""
     places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
     return any(place in path for place in places)

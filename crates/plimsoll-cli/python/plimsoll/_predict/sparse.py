@@ -43,7 +43,7 @@ class Sparse:
         return len(block) == BLOCK and block.tobytes() == ZEROS
 
     def flush(self) -> None:
-        """As a file does."""
+        """Writes out what is buffered."""
         self.file.flush()
 
     def finish(self) -> None:

@@ -62,7 +62,7 @@ class Forked:
         os.chdir(here)
 
     def call(self, name: str, *args: Any) -> int:
-        """Calls a function of the C library. Raises OSError where it fails."""
+        """Calls a function of the C library. Raises OSError if it fails."""
         words = [ctypes.c_long(it) if isinstance(it, int) else it for it in args]
         result = int(getattr(self.library, name)(*words))
         if result < 0:

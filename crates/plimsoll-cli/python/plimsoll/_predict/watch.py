@@ -367,7 +367,7 @@ class Watch:
         return self.counted
 
     def measure(self, step: int) -> None:
-        """Notes peaks that are higher than before, as those of this step."""
+        """Notes peaks that are higher than before as peaks of this step."""
         if not self.started:
             return
         for device in range(self.torch.cuda.device_count()):

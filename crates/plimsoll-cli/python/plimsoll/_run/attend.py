@@ -142,7 +142,9 @@ class Attend:
         raise OSError(f"{settings.SNAPSHOTS} has too many snapshots")
 
     def dump(self, path: str) -> str:
-        """Writes a snapshot, with what `plimsoll explain` needs beside PyTorch's own. Returns its path."""
+        """Writes a snapshot, with what `plimsoll explain` needs in addition to PyTorch's own data. Returns its
+        path.
+        """
         import pickle
 
         cuda = self.torch.cuda

@@ -41,7 +41,7 @@ class Check:
         return found
 
     def compared(self) -> list[str]:
-        """The lines to print; none where this process did not use the GPU."""
+        """The lines to print; none if this process did not use the GPU."""
         peaks = self.peaks() if self.torch.cuda.is_initialized() else {}
         device = max(peaks, key=lambda it: peaks[it][1], default=None)
         if device is None or not peaks[device][1]:

@@ -1,4 +1,4 @@
-"""Which requests of the recorded history have a Python stack. A stack takes the host 1 to 4 µs: nothing where the GPU
+"""Which requests of the recorded history have a Python stack. A stack takes the host 1 to 4 µs: nothing if the GPU
 bounds the step, but a sixth of a step of small kernels.
 
 At first all have one. After FIRST steps, windows of steps with and without stacks alternate. If that does not show,

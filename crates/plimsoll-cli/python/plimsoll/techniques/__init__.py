@@ -9,8 +9,8 @@ file of its own:
     first      called before the first such call of a module
     report     what it did, for the reports of `plan` and `run`: `applied`, `detail`, `lines` (the code to add)
 
-A technique that cannot be applied calls `refuse` with the reason, and the host ends the program; so it does where one
-raises.
+A technique that cannot be applied calls `refuse` with the reason, and the host ends the program; so it does if one
+raises an exception.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def divided(elements: int) -> Iterator[tuple[slice, slice]]:
 
 
 def moments_of(state: dict[str, Any], parameter: Any) -> list[Moment]:
-    """The two moments; made at the first step, converted where a saved state was loaded (which PyTorch does in the
+    """The two moments; made at the first step, or converted if a saved state was loaded (which PyTorch does in the
     parameter's type).
     """
     found = []

@@ -3,7 +3,7 @@
 modules, and the generators of Python and NumPy as they were before the first. Its changes to them are undone, so that
 a block that counts its calls counts each call once. PyTorch's checkpointing restores its own generators.
 
-The first calls of a class of blocks show which buffers and attributes they change: not each does, where layers are
+The first calls of a class of blocks show which buffers and attributes they change: not every call does, if layers are
 skipped at random. Normalization layers are left out: their results do not depend on their statistics, so the second
 computation leaves those as they are.
 """
@@ -45,7 +45,7 @@ def is_plain(block: Any, draws: bool) -> bool:
 
 
 class Members:
-    """The parameters and buffers at these places as they are now. While it is open, the parameters and buffers have
+    """The current parameters and buffers at these places. While it is open, the parameters and buffers have
     these values again.
     """
 
@@ -189,7 +189,7 @@ class Again:
 
 
 def own_buffers(block: Any) -> list[tuple[str, Any]]:
-    """The buffers of a block, without those of normalization layers: [(name, buffer)]."""
+    """The buffers of a block, except those of normalization layers: [(name, buffer)]."""
     found = ((name, place.get(key)) for name, place, key in places[block].buffers)
     return [(name, it) for name, it in found if it is not None and not it.is_inference()]
 
@@ -205,7 +205,7 @@ def simple(block: Any) -> dict[tuple[str, str], Any]:
 
 
 def attribute(block: Any, path: str, name: str) -> Any:
-    """The value of an attribute now; None where a block of this class has no such module."""
+    """The value of an attribute now; None if a block of this class has no such module."""
     try:
         return vars(block.get_submodule(path)).get(name)
     except AttributeError:

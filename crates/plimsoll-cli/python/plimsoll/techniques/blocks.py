@@ -38,7 +38,7 @@ def nested(root: Any) -> list[tuple[str, Any]]:
 
 
 def repeated(modules: Any) -> set[type]:
-    """The classes that occur more than once among those of these modules that may be blocks."""
+    """The classes that occur more than once among the modules that may be blocks."""
     kinds = [type(it) for it in modules if may_be_block(it)]
     return {kind for kind in kinds if kinds.count(kind) > 1}
 
@@ -75,7 +75,7 @@ class Repeats:
         self.calls.clear()
 
     def is_again(self, module: Any) -> bool:
-        """Whether this call of a module, outside of those that were found, is the second."""
+        """Whether this is the second call of a module, outside the modules that were found."""
         if module not in self.places:
             return False
         self.calls[module] = self.calls.get(module, 0) + 1

@@ -226,7 +226,7 @@ def supports(module: Any) -> Any:
 
 
 def library_calls(root: Any, paths: list[str], name: str) -> Any:
-    """This method of the root, or of several models in it; none where a block is in no such model."""
+    """This method of the root, or of several models in it; none if a block is in no such model."""
     models: dict[str, Any] = {}
     for path, it in root.named_modules():
         if hasattr(type(it), name) and supports(it) and not any(is_under(path, other) for other in models):
@@ -248,7 +248,7 @@ def is_under(path: str, other: str) -> bool:
 
 
 def lines(root: Any, paths: list[str], is_all: bool) -> Any:
-    """The code to add: the library's own calls where they reach all blocks."""
+    """The code to add: the library's own calls if they reach all blocks."""
     if is_all:
         for name in ("activation_checkpointing_enable", "gradient_checkpointing_enable"):
             calls = library_calls(root, paths, name)

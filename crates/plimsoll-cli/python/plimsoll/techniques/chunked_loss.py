@@ -120,8 +120,8 @@ class ChunkedLoss:
 
 
 def is_checkpointed() -> bool:
-    """Whether what runs is computed again later: a result that is computed where it is used would then save its
-    tensors in another order.
+    """Whether the running code is recomputed later: a result that is computed only when it is used would then save
+    its tensors in another order.
     """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
@@ -133,7 +133,7 @@ def at(line: str | None) -> str:
 
 
 def as_weight(other: Any) -> Any:
-    """The weight of a linear layer of which a matrix is the transposed one, and the parameter that it is a view of."""
+    """The weight of a linear layer, given its transposed matrix, and the parameter that it is a view of."""
     nothing = None, None
     if type(other) not in (torch.Tensor, torch.nn.Parameter) or other.dim() != 2 or not other.requires_grad:
         return nothing
@@ -166,7 +166,7 @@ def used_otherwise(it: Any, name: str) -> None:
 
 
 def loss(name: str, *args: Any, **kwargs: Any) -> Any:
-    """The loss of lazy logits in chunks; NotImplemented where it has to be computed as usual."""
+    """The loss of lazy logits in chunks; NotImplemented if it has to be computed as usual."""
     bound = inspect.signature(inspect.unwrap(getattr(F, name))).bind(*args, **kwargs)
     bound.apply_defaults()
     given = bound.arguments

@@ -48,7 +48,7 @@ def culprit(failure: BaseException) -> str | None:
 
 
 def is_around(file: str) -> bool:
-    """Whether a file is of a package, or of what `predict` puts around operators."""
+    """Whether a file belongs to a package, or to the wrappers that `predict` puts around operators."""
     is_packages = "site-packages" in file or "dist-packages" in file
     return is_packages or (file.startswith(FROZEN) and f"{__package__}.{file[len(FROZEN) : -1]}" not in sys.modules)
 
@@ -88,7 +88,7 @@ def program_line() -> str | None:
 
 
 def is_library(file: str) -> bool:
-    """Whether a file is of an installed package, the standard library, or ours."""
+    """Whether a file belongs to an installed package, the standard library, or us."""
     import os
 
     places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))

@@ -145,7 +145,7 @@ class Mode(TorchDispatchMode):
 
 
 def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[Any, ...]]:
-    """The operator and its arguments, with the lengths of `ctc_loss` as numbers where the host has them. Under a
+    """The operator and its arguments, with the lengths of `ctc_loss` as numbers if the host has them. Under a
     dispatch mode, PyTorch chooses the form of `ctc_loss` whose lengths are tensors, which has no kernel for lengths
     in the host's memory.
     """
@@ -157,8 +157,8 @@ def lengths_on_the_host(func: Any, args: tuple[Any, ...]) -> tuple[Any, tuple[An
 
 
 def rate(packet: Any, tensors: Any) -> str:
-    """The type in which a GPU multiplies, that of the operator's first floating tensor; `conv` before that of a
-    convolution, which reaches less of it.
+    """The type in which a GPU multiplies: the type of the operator's first floating-point tensor. A convolution's has
+    the prefix `conv`, because it reaches less of the GPU's rate.
     """
     is_convolution = "convolution" in packet.__name__
     kind = next((it.dtype for it in tensors if it.is_floating_point()), torch.float32)

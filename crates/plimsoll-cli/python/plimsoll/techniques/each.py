@@ -1,4 +1,4 @@
-"""The code to add where the program has several models or several optimizers: a line for each."""
+"""The code to add if the program has several models or several optimizers: a line for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def optimizer(call: str, kinds: list[str]) -> list[str]:
 
 
 def several(call: str, variable: str, names: list[str]) -> list[str]:
-    """A line for each name, or a loop where there are many."""
+    """A line for each name, or a loop if there are many."""
     if len(names) <= MOST:
         return [f"{call}  # {variable}: {name}" for name in names]
     counts = {name: names.count(name) for name in names}

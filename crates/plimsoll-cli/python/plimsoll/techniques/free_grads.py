@@ -1,4 +1,4 @@
-"""Frees gradients before the forward pass, where the program frees them only after it. The same numbers.
+"""Frees gradients before the forward pass, if the program frees them only after it. The same numbers.
 
 The first step shows whether the program clears gradients between its forward and its backward pass. From then on,
 gradients that the optimizer has already used are freed at the beginning of the forward pass. If the program then does

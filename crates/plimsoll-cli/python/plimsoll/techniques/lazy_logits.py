@@ -121,7 +121,7 @@ METADATA = set(
 
 
 def view(lazy: LazyLogits, *sizes: Any) -> Any:
-    """`view` and `reshape`, where the last dimension stays."""
+    """`view` and `reshape`, if the last dimension stays."""
     size: Any = sizes[0] if len(sizes) == 1 and not isinstance(sizes[0], int) else sizes
     if isinstance(size, torch.dtype) or lazy.options["moved"] or not all(isinstance(it, int) for it in size):
         return NotImplemented
@@ -136,7 +136,7 @@ def view(lazy: LazyLogits, *sizes: Any) -> Any:
 
 
 def flatten(lazy: LazyLogits, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """`flatten`, where the last dimension stays."""
+    """`flatten`, if the last dimension stays."""
     dim = lazy.dim()
     start, end = start_dim % dim, end_dim % dim
     if lazy.options["moved"] or end >= dim - 1:
@@ -155,7 +155,7 @@ def to_float(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
 
 
 def to(lazy: LazyLogits, *args: Any, **kwargs: Any) -> Any:
-    """`to`, where it changes only the floating type."""
+    """`to`, if it changes only the floating-point type."""
     dtype = kwargs.pop("dtype", None)
     kwargs.pop("non_blocking", None), kwargs.pop("copy", None)
     device = kwargs.pop("device", None)

@@ -30,8 +30,8 @@ class Parts:
         self.sizes = [self.batch // number + (nth < self.batch % number) for nth in range(number)]
 
     def check_indices(self, tensors: Any) -> None:
-        """Refuses indices beside a batch. Numbers of a graph's nodes are no part of a batch, and would point outside
-        of one.
+        """Refuses indices that are passed together with a batch. Numbers of a graph's nodes are no part of a batch,
+        and would point outside of one.
         """
         for it in tensors:
             is_whole = not (it.is_floating_point() or it.is_complex() or it.dtype == torch.bool)
@@ -60,7 +60,7 @@ class Parts:
         return tree_unflatten([self.one(column, weights, join) for column in columns], structure)
 
     def one(self, values: Any, weights: Any, join: Callable[..., Any]) -> Any:
-        """One value of the whole batch's result, from those of its parts."""
+        """One value of the whole batch's result, from the values of its parts."""
         value = values[0]
         if not isinstance(value, torch.Tensor):
             if value is None or isinstance(value, (bool, int, float, str)):

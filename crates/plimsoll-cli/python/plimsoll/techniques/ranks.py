@@ -1,5 +1,5 @@
 """The ranks that `run --devices N` starts for a single-process program. The program sees one GPU and none of
-torchrun's variables, so that it takes the path of a single process; `join` connects the ranks.
+torchrun's variables, so it behaves as a single process; `join` connects the ranks.
 """
 
 from __future__ import annotations

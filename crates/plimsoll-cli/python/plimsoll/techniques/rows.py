@@ -82,7 +82,7 @@ class Sum(torch.autograd.Function):
 
 
 class Lazy(torch.Tensor):
-    """All ranks' rows of a tensor that a model returns beside its loss: exchanged where the program uses it. All
+    """All ranks' rows of a tensor that a model returns beside its loss: exchanged when the program uses it. All
     ranks run the same program, so all do at the same place.
     """
 

@@ -26,7 +26,7 @@ pub(super) enum Judged {
 /// The facts about a recording that decide.
 struct Recorded<'a> {
     snapshot: &'a Snapshot,
-    /// The first and the last time of its events, microseconds; `None` where it has no times.
+    /// The first and the last time of its events, microseconds; `None` if it has no times.
     times: Option<(u64, u64)>,
     /// How many events came after the last failure.
     after_failure: Option<usize>,

@@ -7,7 +7,7 @@ use plimsoll_trace::message::Traceback;
 
 use crate::page::quoted;
 
-/// The program's command: `python train.py`; with a placeholder where the text does not name it.
+/// The program's command: `python train.py`; with a placeholder if the text does not name it.
 pub(super) fn program(traceback: &Traceback) -> String {
     traceback
         .program()

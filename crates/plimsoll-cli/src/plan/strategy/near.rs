@@ -133,7 +133,7 @@ impl Pass<'_> {
         })
     }
 
-    /// Whether a technique may save memory beside those of a set.
+    /// Whether a technique may save memory on top of those of a set.
     pub(super) fn can_join(&self, set: &Set, technique: Technique) -> bool {
         let is_free =
             |own: Technique| own.excluded_by(technique).is_none() && !own.row().replaces.contains(&technique);

@@ -24,7 +24,7 @@ pub(super) struct Pass<'a> {
     pub(super) is_answered: bool,
     /// The techniques that save memory by themselves.
     pub(super) useful: Vec<Technique>,
-    /// Which blocks are checkpointed: those of the model, or those inside of them.
+    /// Which blocks are checkpointed: those of the model, or those inside them.
     pub(super) blocks: Technique,
 }
 

@@ -147,7 +147,7 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
     highest
 }
 
-/// Allocated bytes where the first loop at this line began.
+/// Allocated bytes when the first loop at this line began.
 fn cut_before(loops: &[CutLoop], cut: &CutLoop, device: i32) -> Option<u64> {
     let same = loops.iter().find(|it| (&it.file, it.line) == (&cut.file, cut.line))?;
     same.grows.iter().find(|it| it.device == device).map(|it| it.first_bytes)

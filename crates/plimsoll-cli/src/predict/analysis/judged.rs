@@ -78,7 +78,8 @@ impl Judged {
     }
 }
 
-/// The process and device that decide the verdict: where memory ran out, otherwise where the most is reserved.
+/// The process and device that decide the verdict: the one that ran out of memory, otherwise the one that reserved
+/// the most.
 fn worst(reports: &[Report]) -> Option<(&Report, Peaks)> {
     let all = reports.iter().flat_map(|report| report.devices.iter().map(move |&peaks| (report, peaks)));
     // On a tie the first, which has the lowest rank.

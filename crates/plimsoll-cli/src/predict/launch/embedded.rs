@@ -10,7 +10,7 @@ use crate::inject::cache;
 /// The library; empty if this build carries none.
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/standin.bin"));
 
-/// The library in the cache folder; in `instead` where there is no cache. `None` if this build carries none.
+/// The library in the cache folder, or in `instead` if there is no cache. `None` if this build carries none.
 ///
 /// # Errors
 /// No folder can be written to.

@@ -27,7 +27,8 @@ const CACHES: [(&str, &str); 12] = [
     ("VLLM_CACHE_ROOT", "vllm"),
 ];
 
-/// Trackers of experiments that store runs elsewhere: offline. `network.py` does the same where the program chooses otherwise.
+/// Trackers of experiments that store runs elsewhere: offline. `network.py` does the same if the program overrides
+/// this.
 const OFFLINE: [(&str, &str); 3] =
     [("WANDB_MODE", "offline"), ("NEPTUNE_MODE", "offline"), ("COMET_START_ONLINE", "0")];
 

@@ -1,4 +1,4 @@
-//! The answer for people and for programs: one screen, all tables, JSON.
+//! The answer as one screen, as all tables, and as JSON.
 //!
 //! A file uses only files above it:
 //!

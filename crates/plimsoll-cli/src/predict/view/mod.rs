@@ -14,7 +14,7 @@
 //! | `places.rs` | which folders get an overlay, from the table of mounts |
 //! | `namespace.rs` | the mount namespace, and what an overlay is made of |
 //! | `overlay.rs` | an overlay on each writable folder, in a mount namespace |
-//! | `redirect.rs` | the same by a library that is loaded into the program, where there is no overlay |
+//! | `redirect.rs` | the same by a library that is loaded into the program, if there is no overlay |
 //! | `supervise.rs` | the supervisor, and how a run ends |
 //!
 //! `_predict/view.py` in the Python package sets up the same view for each fork that serves a trial of `plan`.

@@ -18,7 +18,7 @@ use super::places::Mount;
 /// Makes a mount namespace; returns whether that needed no user namespace.
 ///
 /// # Errors
-/// There is none for this user.
+/// This user cannot make one.
 pub(super) fn unshare() -> Result<bool, String> {
     #[allow(
         deprecated,

@@ -2,7 +2,7 @@
 //!
 //! With CAP_SYS_ADMIN a mount namespace is enough; otherwise it is made in a user namespace, in which the program keeps its user and
 //! group. What the program writes is in a private tmpfs of the size of `--scratch`, which goes with the namespace. New files in
-//! caches may be far larger: they are on the disk where that is possible.
+//! caches may be far larger: they are on the disk if that is possible.
 //!
 //! ```text
 //! RUN/view             the tmpfs

@@ -34,7 +34,8 @@ const INTERFACES: [&str; 22] = [
     "tracefs",
 ];
 
-/// Subfolders of one folder that get an overlay each; where there are more, only those that lead to the program's own folders.
+/// The most subfolders of one folder that get an overlay each; if there are more, only those that lead to the
+/// program's own folders.
 const MOST: usize = 100;
 
 /// A mount.

@@ -25,7 +25,7 @@ const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/redirect.bin"))
 
 const NAME: &str = "libplimsoll_redirect.so";
 
-/// The variable that the library sets where it could confine the process.
+/// The variable that the library sets if it could confine the process.
 const ANSWER: &str = "PLIMSOLL_REDIRECT_CONFINED";
 
 /// The private folder of a run.

@@ -42,7 +42,7 @@ pub(crate) struct Writes {
 }
 
 impl Writes {
-    /// What to try, in this order; empty where the program may write.
+    /// What to try, in this order; empty if the program may write.
     pub(crate) fn isolations(&self) -> Vec<Isolation> {
         match self.isolation {
             _ if self.allow_writes => Vec::new(),

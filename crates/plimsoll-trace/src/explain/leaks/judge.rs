@@ -45,7 +45,7 @@ impl Verdict {
     }
 }
 
-/// What a verdict needs beside the rows.
+/// What a verdict needs in addition to the rows.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct About<'a> {
     /// Bytes that the rest of the program requests in each step; for the whole, all bytes.

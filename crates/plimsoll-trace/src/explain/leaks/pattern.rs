@@ -35,7 +35,7 @@ pub enum Pattern {
         /// Requests that failed.
         failures: usize,
     },
-    /// A hook keeps what it is given: its line is called by a module, and is none of a `forward`.
+    /// A hook keeps its arguments: a module calls its line, which is not in a `forward`.
     Hook {
         /// Blocks that one step keeps.
         blocks: usize,
@@ -179,8 +179,8 @@ pub(super) fn is_sum(snapshot: &Snapshot, life: &Life, origin: Origin) -> bool {
     life.bytes <= 512 && origin.activity <= Activity::Forward && origin.operator.is_some_and(is_addition)
 }
 
-/// Whether a block is a single number by its size that a user's line requested directly, not through a library; and
-/// whether it is a single number at all.
+/// Two questions about a block: whether its size is that of a single number and a user's line requested it directly,
+/// not through a library; and whether its size is that of a single number.
 pub(super) fn number(snapshot: &Snapshot, life: &Life, origin: Origin) -> (bool, bool) {
     let is_number = life.bytes <= 512 && origin.activity == Activity::Forward;
     let innermost = life.stack.and_then(|stack| snapshot.stacks.frame_ids(stack).next());
@@ -283,7 +283,7 @@ fn failures(snapshot: &Snapshot, timeline: &Timeline, steps: &Steps) -> usize {
     trace.iter().take(last.index()).filter(|event| event.action == Action::Oom).count()
 }
 
-/// Whether the user's line of a stack is in a function that a module calls and that is no `forward`: a forward hook; or
+/// Whether the user's line of a stack is in a hook: a function that a module calls and that is not `forward`, or one
 /// that PyTorch's hooks of gradients and saved tensors call.
 fn is_of_hook(snapshot: &Snapshot, origins: &Origins, stack: StackId) -> bool {
     let line = origins.get(Some(stack)).line;

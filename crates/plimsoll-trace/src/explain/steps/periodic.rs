@@ -72,9 +72,10 @@ pub(super) fn find(
     }
 }
 
-/// The steps of evenly repeated requests. Takes the rarest kind whose count another kind shares (a loop has several
-/// lines), and of these the first. Returns the event before each of its requests except the first, and how sure this
-/// is. Consecutive requests of one kind count once; those that `counts` rejects do not count.
+/// The steps of evenly repeated requests. A loop has several lines, so only kinds count that occur as often as
+/// another kind. Of these, takes the rarest, then the first. Returns the event before each of its requests except the
+/// first, and how sure this is. Consecutive requests of one kind count once; those that `counts` rejects do not
+/// count.
 fn beat<K: Ord + Copy>(
     trace: &[Event],
     key: impl Fn(&Event) -> Option<K>,

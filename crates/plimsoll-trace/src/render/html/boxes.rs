@@ -17,7 +17,7 @@ use crate::snapshot::{FrameId, StackId};
 /// How many lines of a stack are shown; a deeper one, as from recursion, shows this many from either end.
 const DEPTH: usize = 60;
 
-/// What a box stands for.
+/// What a box represents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Label {
     All,
@@ -29,7 +29,7 @@ pub(super) enum Label {
     Between,
 }
 
-/// A box; its parent stands before it.
+/// A box; its parent comes before it.
 struct Node {
     parent: usize,
     depth: usize,
@@ -105,7 +105,7 @@ impl Boxes {
 pub(super) struct Cut {
     nodes: Vec<Node>,
     order: Vec<usize>,
-    /// For each box of the tree its place on the page, or that of the nearest one around it.
+    /// For each box of the tree, its index on the page, or the index of the nearest enclosing box.
     pub(super) places: Vec<u32>,
 }
 
@@ -165,7 +165,7 @@ fn path(report: &Report<'_>, stack: Option<StackId>) -> Vec<Label> {
     path
 }
 
-/// Whether a file's lines only call others: they are shown where nothing else is.
+/// Whether a file's lines only call others: they are shown only if nothing else is.
 fn is_plumbing(file: &str) -> bool {
     const FILES: [&str; 5] = [
         "torch/nn/modules/module.py",

@@ -35,7 +35,7 @@ pub(super) struct Buckets {
 }
 
 impl Buckets {
-    /// The curve of a device in at most so many buckets; none without events.
+    /// The curve of a device in at most `most` buckets; none without events.
     pub(super) fn of(
         device: &DeviceExplanation,
         origins: &Origins,

@@ -16,7 +16,7 @@ use crate::render::words;
 /// How many rows a table has; the rest is one more row.
 const ROWS: usize = 40;
 
-/// The sections are those of the pairs, before and after in turn, then those of devices without a counterpart.
+/// The sections are the pairs, before and after in turn, then devices without a counterpart.
 pub(super) fn head(out: &mut String, diff: &SnapshotDiff<'_>, sections: &[Section<'_>]) -> fmt::Result {
     out.push_str("<section class=\"head\">");
     for (nth, pair) in diff.pairs.iter().take(SECTIONS / 2).enumerate() {
@@ -38,7 +38,7 @@ pub(super) fn head(out: &mut String, diff: &SnapshotDiff<'_>, sections: &[Sectio
     Ok(())
 }
 
-/// What changed from one device to the other; `sections` are theirs, with the place of the first.
+/// What changed from one device to the other; `sections` are the sections of both, with the index of the first.
 fn compared(
     out: &mut String,
     prefix: &str,

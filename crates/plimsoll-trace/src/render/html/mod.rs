@@ -24,7 +24,7 @@
 //!                    memory.rs wrote; timeline, icicle and map draw it, each with its HTML beside it
 //! ```
 //!
-//! Text from a file never becomes a tag: HTML is escaped, data stands in an element of its own without a `<`,
+//! Text from a file never becomes a tag: HTML is escaped, data is in a separate element without a `<`,
 //! the script writes only text, and the page's policy lets no other script run.
 
 mod blocks;
@@ -134,8 +134,8 @@ impl About<'_> {
 }
 
 impl<'a> Page<'a> {
-    /// The page as HTML. Its size does not grow with the number of events, nor with that of devices or ranks but
-    /// for the command, which names every file; costs some hundred nanoseconds for each event.
+    /// The page as HTML. Its size does not grow with the number of events, devices or ranks, except for the command,
+    /// which names every file. Costs a few hundred nanoseconds for each event.
     pub fn html(&self) -> String {
         let sections = self.sections();
         let drawn: Vec<Value> = sections.iter().map(|section| section.drawn(sections.len())).collect();

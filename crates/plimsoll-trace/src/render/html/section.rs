@@ -1,4 +1,4 @@
-//! One device of a recording on the page: [`Section`], with what the script draws of it.
+//! One device of a recording on the page: [`Section`], with the data that the script draws.
 
 use std::borrow::Cow;
 
@@ -38,7 +38,7 @@ impl Section<'_> {
         }))
     }
 
-    /// What the script draws of it, one of so many sections.
+    /// The data that the script draws, for one of this many sections.
     pub(super) fn drawn(&self, sections: usize) -> Value {
         let share = |all: usize| (all / sections).max(all / SECTIONS);
         let device = self.device;

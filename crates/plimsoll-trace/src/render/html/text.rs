@@ -30,7 +30,7 @@ impl<T: AsRef<str>> fmt::Display for Whole<T> {
     }
 }
 
-/// A sentence of ours that names things, in the same way: where it is too long, its beginning is kept.
+/// A sentence of ours that names things, in the same way: if it is too long, its beginning is kept.
 pub(super) struct Sentence<T>(pub(super) T);
 
 impl<T: AsRef<str>> fmt::Display for Sentence<T> {
@@ -78,7 +78,7 @@ pub(super) fn clipped(text: &str) -> String {
     }
 }
 
-/// JSON that can stand in a script element: without a `<`, no tag and no comment begins in it.
+/// JSON that can be put in a script element: without a `<`, no tag and no comment begins in it.
 pub(super) fn json(value: &Value) -> String {
     let text = value.to_string();
     let mut safe = String::with_capacity(text.len());
