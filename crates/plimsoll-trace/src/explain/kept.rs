@@ -186,7 +186,7 @@ fn not_gradients(passes: &Passes, lives: &[Life], purposes: &mut [Purpose]) {
     }
 }
 
-/// For each size, the births of its blocks in order, each with the latest free of those born until then.
+/// For each size, the births of its blocks in order. Each has the latest free among the blocks born up to then.
 struct Spans(BTreeMap<u64, Vec<Span>>);
 
 /// The first and the last event of a block; `None` before the first and after the last event of the recording.

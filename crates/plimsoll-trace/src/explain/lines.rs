@@ -2,8 +2,8 @@
 //!
 //! Files are the same if they have the same name; of several candidates, the one that agrees in the most folders
 //! above it. Within a function of the same file, lines are the same if they moved by the same number of lines: the
-//! number that matches the most lines, and the smallest such. The rest is matched in order, if both sides have the
-//! same number of lines.
+//! number that matches the most lines, and if several do, the smallest. The rest is matched in order, if both sides
+//! have the same number of lines.
 
 use std::collections::{BTreeMap, BTreeSet};
 

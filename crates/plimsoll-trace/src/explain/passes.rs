@@ -39,7 +39,7 @@ pub struct Passes {
     passes: Vec<Pass>,
     /// The indices of the backward passes.
     backward: Vec<usize>,
-    /// The last request of each group with which checkpoints recompute activations.
+    /// The last request of each recomputation of activations by a checkpoint.
     recomputed: Vec<EventIndex>,
     /// The requests that failed.
     failures: Vec<EventIndex>,
@@ -171,7 +171,7 @@ impl Passes {
         self.backward.get(behind).map(|&place| self.passes[place])
     }
 
-    /// The last request of the recomputation by a checkpoint that an event lies in.
+    /// The last request of the checkpoint's recomputation that contains an event.
     pub(super) fn recomputed_until(&self, event: EventIndex) -> Option<EventIndex> {
         self.recomputed.get(self.recomputed.partition_point(|&end| end < event)).copied()
     }

@@ -209,7 +209,7 @@ impl FailedRequest<'_> {
         })
     }
 
-    /// Attention scores of a recent, much smaller block: the square of one of its dimensions.
+    /// A guess of attention scores: the square of a dimension of a recent, much smaller block.
     fn scores(&self, born: usize, block_bytes: u64) -> Vec<Guess> {
         let lives = self.analysis.timeline.lives[..born].iter().enumerate().rev().take(16);
         let smaller = lives.filter(|(_, life)| asked(life) >= 1 << 16 && asked(life) <= block_bytes / 8);

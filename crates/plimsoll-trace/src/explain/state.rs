@@ -18,7 +18,8 @@ pub struct AllocatorState {
     pub after: Option<EventIndex>,
     /// The segments of the allocator, by address.
     pub segments: Vec<SegmentState>,
-    /// Blocks in no recorded segment, or that overlap another block: all blocks, in a file without segments.
+    /// Blocks that are in no recorded segment, or overlap another block. In a file without segments these are all
+    /// blocks.
     pub unplaced: Vec<Piece>,
     /// The pieces of all segments, by address.
     pieces: Vec<Piece>,

@@ -1,5 +1,5 @@
-//! Several devices of one recording: whose verdict is the recording's, and the order in which they are listed. Side by
-//! side they are shown as the ranks of a job are ([`RankTable`]).
+//! Several devices in one recording: which one gives the recording's verdict, and the order in which they are listed.
+//! Side by side they are shown as the ranks of a job are ([`RankTable`]).
 
 use std::cmp::Reverse;
 

@@ -1,7 +1,7 @@
 """Routers of mixtures of experts: they choose by values that were not computed, which would send all tokens to the
-first expert, or none to any. The choice is assumed to give equal shares: row i takes the experts that follow those of
-row i - 1, in a circle. Values that depend on that are marked (`even`). Only code whose names mention experts counts:
-a classifier's `argmax` and the `topk` of a metric choose among few, too.
+first expert, or none to any. The choice is assumed to give equal shares: row i takes the experts after those of row i
+- 1, cyclically. Values that depend on that are marked (`even`). Only code whose names mention experts counts: a
+classifier's `argmax` and the `topk` of a metric choose among few, too.
 """
 
 from __future__ import annotations

@@ -290,8 +290,8 @@ class Serve:
         take(memory_bytes, os.fsencode(shared))
 
     def has_group(self) -> bool:
-        """Whether there is a process group. A process group's threads, which free what it has sent and which its end
-        waits for, would not be in a child.
+        """Whether there is a process group. A child does not have the threads of a process group, which free what the
+        group has sent, and for which its end waits.
         """
         distributed = self.torch.distributed
         return bool(distributed.is_available() and distributed.is_initialized())

@@ -129,7 +129,7 @@ class Attend:
             say(f"no snapshot of this moment: {why}")
 
     def name(self) -> str:
-        """The process in names of files: its rank, or its number."""
+        """How file names refer to the process: by its rank, or by its process ID."""
         rank = own_rank()
         return f"rank{rank}" if rank else str(os.getpid())
 

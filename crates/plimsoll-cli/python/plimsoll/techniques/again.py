@@ -1,7 +1,7 @@
-"""The second computation of a block, whose results are those of the first one: it has the parameters
-(`torch.func.functional_call` puts others in their place for a call), the buffers, the numbers and flags on its
-modules, and the generators of Python and NumPy as they were before the first. Its changes to them are undone, so that
-a block that counts its calls counts each call once. PyTorch's checkpointing restores its own generators.
+"""The second computation of a block gives the results of the first one. It sees the state from before the first: the
+parameters (`torch.func.functional_call` replaces them for a call), the buffers, the numbers and flags on its modules,
+and the generators of Python and NumPy. Its changes to them are undone, so that a block that counts its calls counts
+each call once. PyTorch's checkpointing restores its own generators.
 
 The first calls of a class of blocks show which buffers and attributes they change: not every call does, if layers are
 skipped at random. Normalization layers are left out: their results do not depend on their statistics, so the second

@@ -236,7 +236,7 @@ def log_softmax(lazy: LazyLogits, dim: int | None = None, _stacklevel: Any = 3, 
 
 
 def cat(tensors: Any, dim: int = 0) -> Any:
-    """Of rows of the same layer."""
+    """Concatenates rows of the same layer."""
     first = tensors[0]
     # Options with tensors compare by identity first, so the owner comes before the rest.
     same_layer: Callable[..., Any] = lambda it: (

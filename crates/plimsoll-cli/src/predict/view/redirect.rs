@@ -71,8 +71,10 @@ impl Redirect {
         check.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         match check.status() {
             Ok(status) if status.success() => Ok(redirect),
-            _ => Err("the kernel has no Landlock of its second version (Linux 5.19), or it is switched off"
-                .to_owned()),
+            _ => {
+                Err("the kernel lacks version 2 of Landlock (Linux 5.19), or Landlock is switched off"
+                    .to_owned())
+            }
         }
     }
 
@@ -137,7 +139,7 @@ pub(super) fn find(words: &[OsString]) -> std::io::Result<()> {
     Err(kind.into())
 }
 
-/// Becomes a command, if this process is confined; an empty one only asks.
+/// Becomes a command, if this process is confined; an empty command only tests that.
 pub(super) fn confined(words: &[OsString]) -> Exit {
     if std::env::var_os(ANSWER).is_none_or(|answer| answer != "yes") {
         return Exit::Unreadable;

@@ -77,7 +77,7 @@ impl Written {
         self.files.truncate(MOST);
     }
 
-    /// Adds what the program has removed, by the marks in this folder; `files` are its own files.
+    /// Adds what the program has removed, according to the marks in this folder; `files` are its own files.
     pub(super) fn add_gone(&mut self, marks: &Path, files: &Path) {
         self.add_marks(marks, Path::new(""), files);
         self.files.truncate(MOST);

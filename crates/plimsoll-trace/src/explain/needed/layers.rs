@@ -18,7 +18,7 @@ use crate::snapshot::{Action, EventIndex};
 /// How often a layer may reach one line.
 const MOST_IN_A_LAYER: usize = 4;
 
-/// One visit of the line that failed: the event, and the bytes allocated right before it.
+/// One visit to the line that failed: the event, and the bytes allocated right before it.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     at: EventIndex,

@@ -1,8 +1,8 @@
 //! Steps by repetition: one line makes requests again and again, at even distances.
 //!
-//! The loop over a model's layers repeats as well. So a line counts only outside every module's call. Without stacks
-//! a size stands for the line, and it counts only if most of the bytes requested between two requests of that size
-//! are freed before the second: a forward pass that keeps its layers' outputs is not a row of steps.
+//! The loop over a model's layers repeats as well. So a line counts only if it is outside all calls of modules.
+//! Without stacks a size stands for the line, and it counts only if most of the bytes requested between two requests
+//! of that size are freed before the second: a forward pass that keeps its layers' outputs is not a row of steps.
 
 use std::collections::BTreeMap;
 
