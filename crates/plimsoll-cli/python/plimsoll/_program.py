@@ -106,7 +106,7 @@ def answer(
 
 
 def judged(code: int, out: str, said: str) -> dict[str, Any]:
-    """The answer that the program printed; raises what its exit code says."""
+    """The answer that the program printed; raises the exception for its exit code."""
     try:
         value = json.loads(out)
     except ValueError:

@@ -7,8 +7,8 @@ use crate::predict::gpu::Target;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Levels, Set, Technique, Time};
 
-/// A set should leave one part in this many of the GPU's memory free. If cuDNN chooses other kernels on the
-/// card, or the driver other addresses, reserved bytes differ from the trial's by about as much (note
+/// A set should leave at least one part in this many of the GPU's memory free: 50 means 2 %. If cuDNN chooses other
+/// kernels on the card, or the driver other addresses, reserved bytes differ from the trial's by about as much (note
 /// 0019).
 const SPARE_PART: u64 = 50;
 

@@ -1,4 +1,4 @@
-//! The rows of all techniques, in the order of the help, and what [`Technique`] says by them.
+//! The rows of all techniques, in the order of the help, and the methods of [`Technique`] that read them.
 
 use super::row::{Row, Value};
 use super::technique::Technique;

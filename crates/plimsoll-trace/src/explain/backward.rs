@@ -83,8 +83,7 @@ struct Op {
     line: ForwardLine,
     bytes: u64,
     stack: Option<StackId>,
-    /// The next operator that reads this tensor, whose derivative makes a gradient of this size; known once there is
-    /// one.
+    /// The next operator that reads this tensor, once there is one. Its derivative makes a gradient of this size.
     consumer: usize,
 }
 

@@ -88,7 +88,7 @@ pub enum Why {
     MadeOutsideModules,
     /// Allocated in the forward pass and live when the backward pass that follows has ended, or when the recording ends.
     OutlivesBackward,
-    /// Kept as those, and copied outside every module, with the size of a parameter.
+    /// Kept in the same way, but copied outside every module, and of the size of a parameter.
     SizeOfParameter,
     /// Older than a recording of inference alone, and live throughout.
     HeldThroughout,

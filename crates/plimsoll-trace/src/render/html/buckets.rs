@@ -26,7 +26,7 @@ pub(super) struct Bucket {
     pass: u8,
 }
 
-/// A trace in stretches of equally many events; the moment before the first event is in the first.
+/// A trace, divided into stretches with the same number of events; the moment before the first event is in the first.
 pub(super) struct Buckets {
     pub(super) events: usize,
     pub(super) list: Vec<Bucket>,
