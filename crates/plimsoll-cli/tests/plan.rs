@@ -344,7 +344,7 @@ fn a_trial_beyond_the_time_of_a_search_ends_it() {
     let plan = planned(&torch, &options, &["hangs"], 4);
     assert!(begun.elapsed() < Duration::from_secs(300), "{:?}", begun.elapsed());
     assert!(row(&plan, "checkpoint").is_none(), "{plan}");
-    assert!(plan["summary"].as_str().is_some_and(|it| it.contains("in time (--within)")), "{plan}");
+    assert!(plan["summary"].as_str().is_some_and(|it| it.contains("within --within")), "{plan}");
 }
 
 #[needs(pytorch, nightly)]

@@ -181,7 +181,10 @@ fn memory_that_ran_out_and_other_failures_have_different_verdicts() {
     let caught = report("caught", 0);
     assert_eq!((&caught["is"], &caught["caught_requests"]), (&"fits".into(), &1.into()));
     let read = report("read", 5);
-    assert!(read["hint"].as_str().is_some_and(|hint| hint.contains("read back")), "{read}");
+    assert!(
+        read["hint"].as_str().is_some_and(|hint| hint.contains("reads a value from the GPU just above")),
+        "{read}"
+    );
     let own = report("own", 5);
     assert!(
         own["hint"].is_null() && own["how"].as_str().is_some_and(|how| how.starts_with("KeyError")),
