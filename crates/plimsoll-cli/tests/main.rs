@@ -15,6 +15,7 @@ mod export;
 mod failures;
 mod golden;
 mod isolation;
+mod isolation_limits;
 mod leaks;
 mod manual;
 mod pasted;

@@ -168,7 +168,7 @@ impl FailedRequest<'_> {
         sizes
     }
 
-    /// The sizes of blocks that were requested between two indices of the lives.
+    /// The sizes of the blocks between two indices, except those of parameters, optimizer state and workspaces.
     fn made(&self, first: usize, born: usize) -> BTreeSet<u64> {
         const KEPT: [Category; 3] = [Category::Parameter, Category::OptimizerState, Category::Workspace];
         let is_kept = |nth: usize| self.category(nth).is_some_and(|category| KEPT.contains(&category));

@@ -161,8 +161,8 @@ impl OutOfMemory {
         Some(capacity.saturating_sub(free).saturating_sub(reserved))
     }
 
-    /// The other processes that cannot be this one. In a container, the process that the message names with a number
-    /// is often this one: its bytes and this process's together exceed the GPU.
+    /// The other processes that cannot be this one. In a container, a process that the message names by number is
+    /// often this one: then its bytes and this process's together exceed the GPU.
     pub fn true_others(&self) -> Vec<(u32, u64)> {
         let (Some(capacity), Some(reserved)) = (self.capacity_bytes, self.reserved_bytes) else {
             return self.others.clone();

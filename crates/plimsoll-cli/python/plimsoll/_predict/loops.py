@@ -155,13 +155,13 @@ class Loop:
         return getattr(self.iterator(), "_tasks_outstanding", 0)
 
     def can_skip(self) -> bool:
-        """Whether the loader chooses the places of its dataset, so that some can be left out."""
+        """Whether the loader reads its dataset by index, so that some batches can be left out."""
         from torch.utils.data import _DatasetKind
 
         return bool(self.iterator()._dataset_kind == _DatasetKind.Map)
 
     def skip(self) -> None:
-        """The next batch that the loader begins is its last. A loader without places to choose from ends here."""
+        """The next batch that the loader begins is its last. A loader that does not read by index ends here."""
         self.is_cut = self.pattern is None
         if not self.can_skip():
             self.finish.cut = True

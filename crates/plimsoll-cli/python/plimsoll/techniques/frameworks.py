@@ -1,4 +1,4 @@
-"""What a technique is called in the framework that the program trains with: comments before the code that does the
+"""The name of a technique's option in the program's training framework, as comments before the code that does the
 same.
 """
 

@@ -53,7 +53,7 @@ impl Pass<'_> {
         near
     }
 
-    /// The set with a technique that excludes this one in its place: all of it, and as much.
+    /// The sets with a technique that excludes this one in its place: at its strongest, and at the same level.
     fn instead(&self, set: &Set, technique: Technique) -> Vec<Set> {
         let without = set.without(technique);
         let others =

@@ -138,7 +138,7 @@ impl Written {
     }
 }
 
-/// Whether a copy is as its original: a change gives it another time.
+/// Whether a file is unchanged: its mode, size and time of the last change are the same.
 fn is_same(before: &Metadata, now: &Metadata) -> bool {
     let of = |it: &Metadata| (it.mode(), it.len(), it.mtime(), it.mtime_nsec());
     before.is_file() && now.is_file() && of(before) == of(now)

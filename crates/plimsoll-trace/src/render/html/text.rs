@@ -70,7 +70,7 @@ fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     Ok(())
 }
 
-/// The end of a text that is too long: the end of a path, and of most names, says most.
+/// Shortens a text that is too long to its end, which says most in a path and in most names.
 pub(super) fn clipped(text: &str) -> String {
     match text.char_indices().rev().nth(MOST_CHARS - 1) {
         Some((at, _)) if at > 0 => format!("…{}", &text[at..]),
