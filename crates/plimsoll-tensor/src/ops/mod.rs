@@ -40,10 +40,7 @@ mod shape;
 
 use std::sync::LazyLock;
 
-use crate::suite::Case;
-
-/// What the suite runs of the operators of a file.
-type Cases = fn() -> Vec<Case>;
+use crate::suite::Cases;
 
 /// All operators, by the files that they live in, with what the conformance suite runs of each: `suite/`. A family lists its own.
 pub static OPERATORS: LazyLock<Vec<(&str, Cases)>> = LazyLock::new(|| {

@@ -22,4 +22,4 @@ pub use call::AttentionOptions;
 pub(crate) use cases::cases;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] = &[("attention", cases), ("rotary", rotary::cases)];
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[("attention", cases), ("rotary", rotary::cases)];

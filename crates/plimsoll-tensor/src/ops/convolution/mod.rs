@@ -19,5 +19,5 @@ pub(super) mod shuffle;
 pub(super) mod windows;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] =
+pub(super) static CASES: &[(&str, crate::suite::Cases)] =
     &[("conv", conv::cases), ("interpolate", interpolate::cases), ("pool", pool::cases)];

@@ -19,5 +19,5 @@ pub(super) mod read;
 pub(super) mod transfer;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] =
+pub(super) static CASES: &[(&str, crate::suite::Cases)] =
     &[("copy", copy::cases), ("create", create::cases), ("created", created::cases)];

@@ -55,7 +55,7 @@ pub(super) mod traced;
 pub(super) mod unary;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] = &[
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("activations", activations::cases),
     ("combine", combine::cases),
     ("compare", compare::cases),

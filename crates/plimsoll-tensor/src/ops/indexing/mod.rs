@@ -31,7 +31,7 @@ pub(super) mod selection;
 pub(super) mod sort;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] = &[
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("count", count::cases),
     ("gather", gather::cases),
     ("index_select", index_select::cases),

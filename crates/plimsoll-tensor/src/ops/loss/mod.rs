@@ -17,7 +17,7 @@ pub(super) mod mse;
 pub(super) mod nll;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] = &[
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("cross_entropy", cross_entropy::cases),
     ("losses", losses::cases),
     ("mse", mse::cases),

@@ -25,7 +25,7 @@ pub(super) mod swiglu_linear;
 pub(super) mod tensordot;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] = &[
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("activation_linear", activation_linear::cases),
     ("cdist", cdist::cases),
     ("einsum", einsum::cases),

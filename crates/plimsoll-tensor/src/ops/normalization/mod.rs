@@ -13,7 +13,7 @@ pub(super) mod row_norm;
 pub(super) mod softmax;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] = &[
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("batch_norm", batch_norm::cases),
     ("group_norm", group_norm::cases),
     ("layer_norm", row_norm::layer_norm_cases),

@@ -15,5 +15,5 @@ pub(super) mod step;
 pub(super) mod unscale;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] =
+pub(super) static CASES: &[(&str, crate::suite::Cases)] =
     &[("clip", clip::cases), ("step", step::cases), ("unscale", unscale::cases)];

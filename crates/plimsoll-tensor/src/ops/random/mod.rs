@@ -9,5 +9,5 @@ pub(super) mod dropout;
 pub(super) mod multinomial;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] =
+pub(super) static CASES: &[(&str, crate::suite::Cases)] =
     &[("dropout", dropout::cases), ("multinomial", multinomial::cases)];

@@ -16,4 +16,4 @@ pub(crate) use layer::cases;
 pub use layer::{Cell, RecurrentLayer, RecurrentState};
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] = &[("recurrent", cases)];
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[("recurrent", cases)];

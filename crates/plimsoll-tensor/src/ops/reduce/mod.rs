@@ -29,7 +29,7 @@ pub(super) mod sum;
 pub(super) mod var;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] = &[
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("argmax", argmax::cases),
     ("extreme", extreme::cases),
     ("logsumexp", logsumexp::cases),

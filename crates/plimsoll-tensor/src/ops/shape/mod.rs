@@ -31,7 +31,7 @@ pub(super) mod tri;
 pub(super) mod view;
 
 /// What the suite runs of the operators here, by their files.
-pub(super) static CASES: &[(&str, super::Cases)] = &[
+pub(super) static CASES: &[(&str, crate::suite::Cases)] = &[
     ("as_strided", as_strided::cases),
     ("cat", cat::cases),
     ("dims", dims::cases),
