@@ -35,6 +35,7 @@ mod run_check;
 mod run_ddp;
 mod run_fsdp;
 mod run_programs;
+mod schema;
 mod standin;
 mod terminal;
 mod tidy;
