@@ -8,6 +8,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `exit.rs`, `foreign.rs`, `output.rs` | exit codes and failures; text from files, made harmless for a terminal; the streams |
+//! | `report.rs` | a report as text: on one screen, or whole |
 //! | `bytes.rs`, `shown.rs` | sizes in words; how much is shown |
 //! | `limit.rs`, `sink.rs`, `page.rs` | what reading a file may cost; where a file goes; a page for a browser |
 //! | `recording.rs`, `categories.rs` | a recording by name; categories of the user's own |
@@ -52,6 +53,7 @@ mod processes;
 mod protocol;
 mod record;
 mod recording;
+mod report;
 mod run;
 mod scratch;
 mod shown;

@@ -36,6 +36,7 @@ mod run_check;
 mod run_ddp;
 mod run_fsdp;
 mod run_programs;
+mod schema;
 mod standin;
 mod terminal;
 mod tidy;

@@ -191,13 +191,18 @@ while True:
 #[test]
 fn an_out_of_memory_answer_says_the_need_and_the_next_command() {
     let torch = Torch::new("needs", NEEDS);
-    let output = predict(&torch, "400MiB", &[], &[]);
+    let page = torch.folder.file("page.html");
+    let output = predict(&torch, "400MiB", &["--html", &page], &[]);
     assert_eq!(output.status.code(), Some(4), "{}", stderr(&output));
     let (text, said) = (stdout(&output), stderr(&output));
     let first = text.lines().next().expect("a line");
     assert!(first.starts_with("runs OUT of memory: needs "), "{text}");
     let next = text.lines().find(|line| line.starts_with("Next: ")).expect("a command");
     assert!(next.starts_with("Next: plimsoll plan --gpu 400MiB --cc 8.0 -- "), "{text}");
+    let page = std::fs::read_to_string(page).expect("a page");
+    for said in ["runs OUT of memory: needs ", "plimsoll plan --gpu 400MiB --cc 8.0 -- ", "too little"] {
+        assert!(text.contains(said) && page.contains(said), "{said}: {text}");
+    }
     assert!(
         text.lines().count() <= 40
             && text.lines().all(|line| line.starts_with("Next") || line.chars().count() <= 100),

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use plimsoll_needs::needs;
 
-use crate::program::{Folder, plimsoll, stderr, stdout};
+use crate::program::{Folder, json, plimsoll, stderr, stdout};
 
 fn train(args: &[&str]) -> Output {
     plimsoll(&[&["train", "mnist"], args].concat())
@@ -20,7 +20,7 @@ fn train(args: &[&str]) -> Output {
 fn result(args: &[&str]) -> Value {
     let output = train(&[args, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(0), "{args:?}: {}", stderr(&output));
-    serde_json::from_slice(&output.stdout).expect("stdout is one JSON value")
+    json(&output)
 }
 
 /// A result's account of memory, apart from the two things that differ between devices by nature.
@@ -87,7 +87,7 @@ fn the_smallest_limit_passes_and_two_mebibytes_less_fail() {
         let with = |limit: &str| train(&[&job[..], &[limit, "--json"]].concat());
         let refused = with("8MiB");
         assert_eq!(refused.status.code(), Some(4), "{}", stderr(&refused));
-        let why: Value = serde_json::from_slice(&refused.stdout).expect("stdout is one JSON value");
+        let why = json(&refused);
         let smallest = why["smallest_limit_bytes"].as_u64().expect("a limit");
         assert_eq!((&why["verdict"], &why["limit_bytes"]), (&"out of memory".into(), &(8u64 << 20).into()));
         assert_eq!(with(&smallest.to_string()).status.code(), Some(0), "{smallest} on {device}");
@@ -186,7 +186,7 @@ fn usage_errors_exit_with_2_and_unreadable_data_with_3() {
     check(&["--data", "/no/such/folder"], 3, "/no/such/folder");
     // A program gets its reason too.
     let failed = train(&["--data", "/no/such/folder", "--json"]);
-    let why: Value = serde_json::from_slice(&failed.stdout).expect("stdout is one JSON value");
+    let why = json(&failed);
     assert_eq!((&why["verdict"], &why["exit"]), (&"failed".into(), &3.into()));
 }
 
@@ -222,7 +222,7 @@ fn a_run_that_runs_out_saves_what_it_held() {
     let job = ["--images", "200", "--epochs", "1", "--memory-limit", "8MiB", "--json", "--snapshot", file];
     let refused = train(&job);
     assert_eq!(refused.status.code(), Some(4), "{}", stderr(&refused));
-    let why: Value = serde_json::from_slice(&refused.stdout).expect("stdout is one JSON value");
+    let why = json(&refused);
     assert_eq!(why["snapshot"], file);
     assert!(stderr(&refused).contains("_memory_viz trace_plot"), "{}", stderr(&refused));
     let snapshot = input::open(&path).expect("a snapshot");

@@ -26,6 +26,7 @@
 //! | `message/` | an out-of-memory message, counters, a profile |
 //! | `input.rs`, `output.rs` | a file of any wrapping; writing one |
 //! | `explain/`, `whatif.rs`, `whatif/` | what it all means; the same requests under other settings, which the explanation tries and which serve what it says is still needed |
+//! | `report.rs` | what a verb says: the model that texts, JSON and page are views of |
 //! | `render/` | an explanation for people |
 
 #![forbid(unsafe_code)]
@@ -45,6 +46,7 @@ pub mod pickle;
 pub mod pressure;
 pub mod render;
 pub mod replay;
+pub mod report;
 pub mod snapshot;
 pub mod timeline;
 mod torch;

@@ -10,6 +10,7 @@ use plimsoll_trace::explain::{DataQuality, DeviceExplanation, Options};
 use plimsoll_trace::pressure::Pressure;
 use plimsoll_trace::render::quality::{Grade, Judged, replayed};
 use plimsoll_trace::render::words::counted;
+use plimsoll_trace::report::{Rank, Section};
 use serde_json::{Value, json};
 
 use crate::bytes;
@@ -170,19 +171,22 @@ fn row(out: &mut String, name: &str, text: &str) {
 }
 
 /// The section of an explanation: one line, and one more for each further complaint.
-pub(crate) fn section(out: &mut String, explained: &Explained, device: &DeviceExplanation) {
+pub(crate) fn section(explained: &Explained, device: &DeviceExplanation) -> Section {
     let judged = Judged::of(&explained.quality(device), &device.replay);
     let events = counted(device.timeline.quality.events as u64, "event");
     // A replay that differs is among the complaints.
     let differs = device.replay.requests > 0 && !device.replay.is_identical();
     let replayed = if differs { String::new() } else { format!(", {}", replayed(&device.replay)) };
-    let _ = writeln!(out, "\n{BOLD}Data quality{RESET}: {}; {events}{replayed}", judged.grade.name());
-    for complaint in &judged.complaints {
-        let _ = writeln!(out, "  {complaint}");
-    }
-    if judged.grade != Grade::Good {
-        let _ = writeln!(out, "  `plimsoll doctor {}` shows how to record a better one", explained.file);
-    }
+    let better = (judged.grade != Grade::Good)
+        .then(|| format!("`plimsoll doctor {}` shows how to record a better one", explained.file));
+    Section::lines(
+        "data_quality",
+        Rank::Full,
+        judged.complaints.iter().map(ToString::to_string).chain(better),
+    )
+    .headed("Data quality")
+    .noted(format!(": {}; {events}{replayed}", judged.grade.name()))
+    .valued(as_json(explained, device))
 }
 
 fn all_as_json(explained: &Explained) -> String {
@@ -203,7 +207,7 @@ fn all_as_json(explained: &Explained) -> String {
 }
 
 /// What is reported of one device, and how exactly.
-pub(crate) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
+fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
     let quality = explained.quality(device);
     let judged = Judged::of(&quality, &device.replay);
     let stackless = quality.stackless.iter().map(|part| {

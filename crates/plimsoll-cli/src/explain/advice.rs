@@ -1,13 +1,10 @@
 //! What would help, in a line or two, and the next command.
 
-use std::fmt::Write;
-
 use plimsoll_trace::explain::leaks::Verdict;
 use plimsoll_trace::explain::{Cause, DeviceExplanation};
 use plimsoll_trace::render::help;
 
 use crate::explained::Explained;
-use crate::output::{BOLD, RESET};
 use crate::page::quoted;
 
 /// Sentences of advice.
@@ -32,22 +29,4 @@ pub(crate) fn lines(
 /// The `--gpu` option: the GPU's size, if the recording has it.
 fn gpu(device: &DeviceExplanation) -> String {
     device.ledger.device.total.map_or_else(|| "NAME".to_owned(), |bytes| format!("{}MiB", bytes >> 20))
-}
-
-/// The lines below the verdict.
-pub(super) fn section(
-    out: &mut String,
-    explained: &Explained,
-    device: &DeviceExplanation,
-    size: impl Fn(u64) -> String,
-) {
-    let lines = lines(explained, device, size);
-    if lines.is_empty() {
-        return;
-    }
-    // Writing to a `String` cannot fail.
-    let _ = writeln!(out, "\n{BOLD}What would help{RESET}");
-    for line in lines {
-        let _ = writeln!(out, "  {line}");
-    }
 }

@@ -5,11 +5,11 @@ mod devices;
 mod events;
 mod holes;
 mod job;
-pub(crate) mod json;
 mod pasted;
 mod peaks;
 mod remaining;
-pub(crate) mod text;
+pub(crate) mod report;
+mod values;
 
 use std::path::{Path, PathBuf};
 
@@ -86,7 +86,8 @@ pub(crate) fn run(args: &ExplainArgs) -> Result<Answer, Failure> {
             return Ok(Answer::default());
         }
     }
-    Ok(Answer::from(if args.json { json::render(&explained) } else { text::render(&explained, args.shown) }))
+    let answer = if args.json { report::as_json } else { report::text };
+    Ok(Answer::from(answer(&explained, args.shown)))
 }
 
 impl ExplainArgs {

@@ -1,14 +1,12 @@
 //! The peaks of phases and steps, side by side, and why one step took more than another.
 
-use std::fmt::Write;
-
 use plimsoll_trace::explain::{DeviceExplanation, Phase};
 use plimsoll_trace::render::{phases as say, words};
+use plimsoll_trace::report::{Rank, Section};
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
 
 use crate::explained::Explained;
-use crate::output::{BOLD, RESET};
 use crate::shown::Shown;
 
 /// How many scopes to show, the highest first: a program may give each a different name.
@@ -17,46 +15,45 @@ const MOST_SCOPES: usize = 1000;
 const MOST_LINES: usize = 4;
 
 /// The highest moment of each phase, if there are several.
-pub(super) fn phases(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
+pub(super) fn section(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Section {
     let phases = &device.peaks.phases;
+    let value = as_json(explained, device);
     if phases.len() < 2 {
-        return;
+        return Section::data("peaks", value);
     }
-    // Writing to a `String` cannot fail.
-    let _ = writeln!(out, "\n{BOLD}Peaks by phase{RESET}, counting all memory allocated at that time");
-    for &(phase, moment) in phases.iter().take(shown.rows) {
+    let row = |&(phase, moment): &(Phase, Moment)| {
         let (size, name) = (shown.size(moment.level.allocated_bytes), say::phase(&explained.snapshot, phase));
         let step = device.step_at(moment).map_or_else(String::new, |step| format!("step {step}"));
         let line = device.asker_at(&explained.snapshot, &explained.origins, moment);
         let line = line.map_or_else(String::new, |frame| words::line(&explained.snapshot, frame));
-        let _ = writeln!(out, "{}", format!("  {size:>12}  {name:<32}  {step:<9}  {line}").trim_end());
-    }
-    if phases.len() > shown.rows {
-        let _ = writeln!(out, "  {} more", phases.len() - shown.rows);
-    }
+        format!("{size:>12}  {name:<32}  {step:<9}  {line}")
+    };
+    let more = phases.len().checked_sub(shown.rows).filter(|&more| more > 0);
+    let more = more.map(|more| format!("{more} more"));
+    Section::lines("peaks", Rank::Full, phases.iter().take(shown.rows).map(row).chain(more))
+        .headed("Peaks by phase")
+        .noted(", counting all memory allocated at that time")
+        .valued(value)
 }
 
 /// The highest moments of the first steps and of all steps, and what makes the difference.
-pub(super) fn steps(out: &mut String, explained: &Explained, device: &DeviceExplanation, shown: Shown) {
+pub(super) fn steps(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Vec<String> {
+    let mut said = Vec::new();
     for rise in device.peaks.rises(explained.analysis(device)) {
-        let sentence = say::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes));
-        let _ = writeln!(out, "  {sentence}");
+        said.push(say::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes)));
         for line in rise.lines.iter().filter(|line| line.bytes() != 0).take(MOST_LINES) {
             let place = line.key.frame();
             let place = place
                 .map_or_else(|| words::NO_LINE.to_owned(), |frame| words::line(&explained.snapshot, frame));
-            let _ = writeln!(
-                out,
-                "  {:>13}  {:<15}  {place}",
-                shown.change(line.bytes()),
-                words::purpose(&explained.snapshot, line.key.category)
-            );
+            let purpose = words::purpose(&explained.snapshot, line.key.category);
+            said.push(format!("{:>13}  {purpose:<15}  {place}", shown.change(line.bytes())));
         }
     }
+    said
 }
 
 /// All of it as JSON.
-pub(super) fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
+fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
     let peak = |moment: Moment| {
         json!({
             "after_event": moment.after.map(|event| event.index()),

@@ -5,10 +5,12 @@ use std::fmt::Write;
 use plimsoll_trace::explain::leaks::{Growth, Line, Verdict};
 use plimsoll_trace::explain::{DeviceExplanation, Source};
 use plimsoll_trace::render::words;
+use plimsoll_trace::report::{Rank, Section};
 
 use super::{LeaksArgs, staircase};
 use crate::explained::Explained;
 use crate::output::{BOLD, RESET};
+use crate::report::section;
 
 /// The whole answer.
 pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
@@ -39,7 +41,7 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
         }
         if device.leaks.whole.verdict == Verdict::TooFewSteps {
             let _ = writeln!(out, "record at least 6 steps, better 20");
-            kept_of_each(&mut out, explained, device, args.shown.rows, size);
+            out += &section(&kept_of_each(explained, device, args.shown.rows, size), &size);
         }
         if device.leaks.leaking().next().is_some() {
             let but = if leaks {
@@ -48,8 +50,9 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
                 ": total memory does not leak, as other memory is freed at the same rate"
             };
             let _ = writeln!(out, "\n{BOLD}Memory kept per step, by line{RESET}{but}");
-            lines(&mut out, explained, device, args.shown.rows, size);
-            let _ = writeln!(out, "  {}", words::NO_HOLDER);
+            let mut lines = lines(explained, device, args.shown.rows, size);
+            lines.push(words::NO_HOLDER.to_owned());
+            lines.iter().for_each(|line| out.extend(["  ", line.as_str(), "\n"]));
         }
         others(&mut out, explained, device, args.shown.rows, size);
         let told_by = device.steps.evidence();
@@ -67,15 +70,14 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
 
 /// The lines that leak: so much in each step, so much in all.
 pub(crate) fn lines(
-    out: &mut String,
     explained: &Explained,
     device: &DeviceExplanation,
     rows: usize,
     size: impl Fn(u64) -> String,
-) {
+) -> Vec<String> {
     let leaking: Vec<&Line> = device.leaks.leaking().collect();
     let (listed, rest) = leaking.split_at(leaking.len().min(rows));
-    for line in listed {
+    let said = listed.iter().map(|line| {
         let Growth { usual_bytes, bytes, grew, steps, every, .. } = line.course.growth;
         let (per_step, all) = (size(usual_bytes), size(bytes));
         let place = words::leaking_place(&explained.snapshot, line);
@@ -83,35 +85,30 @@ pub(crate) fn lines(
             Some(every) => format!("every {every} steps"),
             None => format!("per step in {grew} of {steps}"),
         };
-        let _ = writeln!(out, "  {per_step:>12} {often}  {all:>12} in total  {place}");
-    }
-    if !rest.is_empty() {
+        format!("{per_step:>12} {often}  {all:>12} in total  {place}")
+    });
+    let rest = (!rest.is_empty()).then(|| {
         let bytes = rest.iter().map(|line| line.course.growth.bytes).fold(0, u64::saturating_add);
-        let _ = writeln!(out, "  {:>12} in total from {} more", size(bytes), rest.len());
-    }
+        format!("{:>12} in total from {} more", size(bytes), rest.len())
+    });
+    said.chain(rest).collect()
 }
 
 /// The lines that keep something of each step, where there are too few steps to call it a leak.
 pub(crate) fn kept_of_each(
-    out: &mut String,
     explained: &Explained,
     device: &DeviceExplanation,
     rows: usize,
     size: impl Fn(u64) -> String,
-) {
+) -> Section {
     let kept: Vec<(&Line, u64)> = device.leaks.kept_of_each().collect();
-    if kept.is_empty() {
-        return;
-    }
+    let said = kept.iter().take(rows).map(|(line, bytes)| {
+        format!("{:>12} per step  {}", size(*bytes), words::leaking_place(&explained.snapshot, line))
+    });
+    let more = (kept.len() > rows).then(|| format!("{:14}{} more", "", kept.len() - rows));
     let steps = device.steps.len();
-    let _ = writeln!(out, "\n{BOLD}Live at the end from each of the {steps} steps, by line{RESET}");
-    for (line, bytes) in kept.iter().take(rows) {
-        let place = words::leaking_place(&explained.snapshot, line);
-        let _ = writeln!(out, "  {:>12} per step  {place}", size(*bytes));
-    }
-    if kept.len() > rows {
-        let _ = writeln!(out, "{:16}{} more", "", kept.len() - rows);
-    }
+    Section::lines("", Rank::Full, said.chain(more))
+        .headed(format!("Live at the end from each of the {steps} steps, by line"))
 }
 
 /// The lines that move and do not leak, each kind in its words.

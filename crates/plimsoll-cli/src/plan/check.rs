@@ -3,8 +3,8 @@
 use super::fit::Fit;
 use super::goal::Goal;
 use super::search::Search;
+use super::sentences;
 use super::strategy::Decision;
-use super::text;
 use crate::exit::Failure;
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::How;
@@ -75,7 +75,7 @@ impl Search<'_, '_> {
                 checked.ran.push((chosen.set, trial));
                 continue;
             };
-            let name = text::named(&chosen);
+            let name = sentences::named(&chosen);
             checked.objection =
                 Some(format!("{name} fits in its trial, but not in a longer simulation: {why}"));
             self.tried.correct(place, |it| it.fit = Fit::Short(0));

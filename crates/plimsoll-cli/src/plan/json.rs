@@ -1,42 +1,38 @@
-//! The report as JSON: `plimsoll.plan/1`.
+//! The values of the report for programs, with the keys of `plimsoll.plan/1`.
 
 use serde_json::{Value, json};
 
-use super::candidate::{Candidate, limits};
+use super::Plan;
+use super::candidate::Candidate;
 use super::fit::{Fit, Limits};
-use super::{Plan, text};
-use crate::predict::trial::End;
+use super::largest::Largest;
+use crate::predict::gpu::Target;
+use crate::predict::trial::{End, Trial};
 
-/// The whole report.
-pub(super) fn render(plan: &Plan) -> String {
-    let (chosen, limits) = (plan.chosen(), limits(&plan.target));
-    let value = json!({
-        "schema": "plimsoll.plan/1",
-        "gpu": { "name": plan.target.name, "total_bytes": plan.target.total_bytes,
-            "context_bytes": plan.target.context_bytes, "timed_as": plan.target.listed.name },
-        "summary": text::verdict(plan),
-        "exit": plan.exit() as u8,
-        "complete": !plan.is_interrupted && !plan.is_late,
-        "devices": plan.devices,
-        "chosen": chosen.map(|it| it.set.to_string()),
-        "instead_of": plan.instead_of().map(|it| it.set.to_string()),
-        "numbers": chosen.map(|it| it.set.numbers().name()),
-        "checked": plan.checked,
-        "planned": plan.planned.as_ref().map(|it| json!({
-            "peak_allocated_bytes": it.allocated_bytes,
-            "peak_reserved_bytes": it.reserved_bytes,
-            "contents": it.contents,
-            "peak": it.peak,
-        })),
-        "batch": plan.batch,
-        "largest_batch": plan.largest.iter().map(|it| json!({
-            "set": it.set.to_string(), "from": it.range.0, "to": it.range.1, "batch": it.batch,
-        })).collect::<Vec<_>>(),
-        "command": chosen.map(|it| plan.command(it)),
-        "lines": chosen.map(|it| it.trial.techniques.iter().flat_map(|it| it.lines.clone()).collect::<Vec<_>>()),
-        "tried": plan.candidates.iter().map(|it| row(it, limits)).collect::<Vec<_>>(),
-    });
-    format!("{value:#}")
+/// The GPU that the plan is for.
+pub(super) fn gpu(target: &Target) -> Value {
+    json!({ "name": target.name, "total_bytes": target.total_bytes,
+        "context_bytes": target.context_bytes, "timed_as": target.listed.name })
+}
+
+/// The chosen set's run at the GPU's size.
+pub(super) fn planned(trial: &Trial) -> Value {
+    json!({
+        "peak_allocated_bytes": trial.allocated_bytes,
+        "peak_reserved_bytes": trial.reserved_bytes,
+        "contents": trial.contents,
+        "peak": trial.peak,
+    })
+}
+
+/// The largest batch of a set.
+pub(super) fn largest(it: &Largest) -> Value {
+    json!({ "set": it.set.to_string(), "from": it.range.0, "to": it.range.1, "batch": it.batch })
+}
+
+/// The sets that were tried, in order.
+pub(super) fn tried(plan: &Plan, limits: Limits) -> Value {
+    plan.candidates.iter().map(|it| row(it, limits)).collect()
 }
 
 fn row(candidate: &Candidate, limits: Limits) -> Value {

@@ -10,11 +10,12 @@
 //! | `strategy/` | which sets are tried, and which is chosen: a function of the facts |
 //! | `time.rs` | the estimate of a step's time |
 //! | `candidate.rs`, `tried.rs` | a set that was tried, and all of them |
-//! | `text.rs`, `json.rs` | the reports |
+//! | `sentences.rs`, `json.rs` | the sentences of the report, and its values for programs |
 //! | `patience.rs` | how long a search looks for a cheaper set than one that fits |
 //! | `search.rs` | runs what the strategy asks for |
 //! | `check.rs` | the chosen set at the GPU's size |
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
+//! | `report.rs` | the report: its sections, of which text and JSON are views |
 //!
 //! The techniques are in `../techniques`; the runs are `../predict/trial.rs`.
 
@@ -27,9 +28,10 @@ mod goal;
 mod json;
 mod largest;
 mod patience;
+mod report;
 mod search;
+mod sentences;
 mod strategy;
-mod text;
 mod time;
 mod tried;
 
@@ -42,6 +44,7 @@ use self::batch::Batches;
 use self::candidate::Candidate;
 use self::goal::{Goal, Wish};
 use self::largest::Largest;
+use self::report::report;
 use self::search::Search;
 use self::strategy::Decision;
 use self::time::Cost;
@@ -54,6 +57,7 @@ use crate::predict::gpu::{CONTEXT, Target, Workspaces};
 use crate::predict::trial::{End, Trial};
 use crate::predict::trials::{self, Program};
 use crate::predict::view::Writes;
+use crate::report::full;
 use crate::techniques::{Numbers, Technique};
 
 #[derive(Args)]
@@ -187,7 +191,11 @@ pub(crate) fn run(args: &PlanArgs) -> Result<Answer, Failure> {
         }
     };
     plan.words.clone_from(&args.command);
-    let text = if args.json { json::render(&plan) } else { text::render(&plan, args.bytes) };
+    let size = |bytes| bytes::shown(bytes, args.bytes);
+    let text = match args.json {
+        true => format!("{:#}", report(&plan, false).json()),
+        false => full(&report(&plan, args.bytes), &size),
+    };
     Ok(Answer { text, exit: plan.exit() })
 }
 

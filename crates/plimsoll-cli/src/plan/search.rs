@@ -7,8 +7,8 @@ use super::facts::Facts;
 use super::fit::{Fit, Limits};
 use super::goal::Wish;
 use super::patience::Patience;
+use super::sentences;
 use super::strategy::{self, Decision, Step};
-use super::text;
 use super::time::{Cost, Work};
 use super::tried::Tried;
 use crate::exit::Failure;
@@ -195,7 +195,7 @@ impl<'a, 'scope> Search<'a, 'scope> {
         self.is_interrupted = self.is_late || self.trials.is_interrupted();
         if (trial.end != End::Interrupted && !is_given_up) || is_first {
             let candidate = Candidate { set: set.clone(), trial, fit, caught, cost };
-            output::progress(&text::progress(&candidate));
+            output::progress(&sentences::progress(&candidate));
             self.tried.add(candidate);
         }
         Ok(())

@@ -11,7 +11,7 @@
 //! | `recording/` | what its processes report ([`Job`](recording::job::Job)) |
 //! | `analysis/` | the process that decides, and the verdict ([`Judged`](analysis::judged::Judged), [`Verdict`](analysis::verdict::Verdict)) |
 //! | `answer.rs` | all that is said about a run ([`Outcome`]) |
-//! | `render/` | text or JSON |
+//! | `render/` | the report, of which text, JSON and page are views |
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -28,7 +28,7 @@
 //! | `analysis/` | what the recording shows |
 //! | `answer.rs` | the answer about a run |
 //! | `keep.rs` | `--snapshot` |
-//! | `render/` | the reports |
+//! | `render/` | the report |
 //! | `ample.rs`, `stakes.rs` | a second run: with more memory than the GPU has; with the largest values in place of unknown ones |
 //! | `trial.rs`, `served.rs`, `trials.rs` | runs of the same program with several sets of techniques, for `plan` |
 //! | `find.rs` | `--find` |
@@ -82,11 +82,14 @@ pub(crate) use self::args::PredictArgs;
 use self::keep::Keep;
 use self::launch::ended::Ended;
 use self::launch::session::Session;
-use self::render::{json, text};
+use self::render::report::report;
+use self::render::sentences;
 use self::run::Run;
 use crate::exit::{Answer, Exit, Failure};
 use crate::output;
 use crate::page::quoted;
+use crate::report::{full, short};
+use crate::shown::Shown;
 use crate::sink::Sink;
 use crate::techniques::Technique;
 
@@ -152,13 +155,21 @@ pub(crate) fn run(args: &PredictArgs) -> Result<Answer, Failure> {
     if let Some(keep) = keep {
         keep.write(&mut outcome)?;
     }
+    let plain = Shown { bytes: false, ..args.shown };
     let analysis = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());
     if let Some((sink, analysis)) = html.zip(analysis) {
         let words = std::env::args_os().map(|word| quoted(word.as_ref()));
         let command = words.collect::<Vec<_>>().join(" ");
-        sink.page(About::Recording(analysis.explained.report()), &analysis.explained.file, &command)?;
+        let answer = report(&outcome, &target, args, plain);
+        let title = args.command.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ");
+        sink.page(About::Prediction(analysis.explained.report(), &answer), &title, &command)?;
     }
-    let text =
-        if args.json { json::render(&outcome, &target, args) } else { text::render(&outcome, &target, args) };
+    let size = |bytes: u64| args.shown.size(bytes);
+    let text = match (args.json, args.verdict_only, args.full) {
+        (true, ..) => format!("{:#}", report(&outcome, &target, args, plain).json()),
+        (_, true, _) => sentences::verdict(&outcome, &target, size),
+        (.., true) => full(&report(&outcome, &target, args, args.shown), &size),
+        _ => short(&report(&outcome, &target, args, args.shown), &size),
+    };
     Ok(Answer { text, exit: outcome.exit() })
 }

@@ -10,6 +10,8 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
+use super::schema;
+
 pub(crate) fn plimsoll<W: AsRef<OsStr>>(args: &[W]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_plimsoll"));
     // What a test expects must not depend on who runs it.
@@ -31,8 +33,12 @@ pub(crate) fn text(args: &[&str]) -> String {
     stdout(&output)
 }
 
+/// The answer, checked against its schema.
+#[track_caller]
 pub(crate) fn json(output: &Output) -> Value {
-    serde_json::from_slice(&output.stdout).expect("stdout is one JSON value")
+    let answer = serde_json::from_slice(&output.stdout).expect("stdout is one JSON value");
+    schema::check(&answer);
+    answer
 }
 
 /// A snapshot that is kept here.

@@ -6,7 +6,7 @@ use plimsoll_trace::timeline::Level;
 use serde_json::{Value, json};
 
 use super::{Row, Window};
-use crate::explain::json::backward;
+use crate::explain::values::backward;
 use crate::explained::Explained;
 
 /// The whole answer.

@@ -1,29 +1,25 @@
-//! The JSON report: `plimsoll.predict/2`.
+//! The values of the report for programs, with the keys of `plimsoll.predict/2`.
 
 use serde_json::{Value, json};
 
-use super::limits::limits;
-use super::reads;
-use super::traces;
-use super::{sentences, text, warnings};
+use super::sentences;
 use crate::bytes;
-use crate::explain;
 use crate::predict::analysis::growth::{Each, Growth};
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
 use crate::predict::answer::Outcome;
-use crate::predict::args::PredictArgs;
 use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
-use crate::protocol::{ProcessState, Report};
+use crate::protocol::{Applied, ProcessState, Report};
 
-/// The whole answer.
-pub(crate) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> String {
-    format!("{:#}", value(outcome, target, args))
+/// The simulated GPU.
+pub(super) fn gpu(target: &Target) -> Value {
+    json!({ "name": target.name, "capability": target.capability,
+        "total_bytes": target.total_bytes, "context_bytes": target.context_bytes })
 }
 
-fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
-    let size = |bytes| bytes::shown(bytes, false);
-    let judged = outcome.judged.as_ref().map(|judged| {
+/// The process and device that decide, with the explanation of its recording.
+pub(super) fn judged(outcome: &Outcome, target: &Target, explanation: Option<Value>) -> Option<Value> {
+    outcome.judged.as_ref().map(|judged| {
         json!({
             "process": process(&judged.report),
             "device": judged.peaks.device,
@@ -33,55 +29,54 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
                 "least": judged.peaks.reserved_bytes + LEAST_CONTEXT_BYTES.min(target.context_bytes),
                 "most": judged.peaks.reserved_bytes + target.context_bytes,
             },
-            "explanation": judged.analysis.as_ref().map(|analysis| explain::json::device(&analysis.explained, analysis.device())),
+            "explanation": explanation,
         })
-    });
-    json!({
-        "schema": "plimsoll.predict/2",
-        "gpu": { "name": target.name, "capability": target.capability,
-            "total_bytes": target.total_bytes, "context_bytes": target.context_bytes },
-        "verdict": verdict(&outcome.verdict),
-        "summary": sentences::verdict(outcome, target, size),
-        "next": text::next(outcome, target, args),
-        "need": outcome.need.as_ref().map(|need| json!({
+    })
+}
+
+/// What the program needs.
+pub(super) fn need(outcome: &Outcome) -> Option<Value> {
+    outcome.need.as_ref().map(|need| {
+        json!({
             "peak_allocated_bytes": need.judged.peaks.allocated_bytes,
             "peak_reserved_bytes": need.judged.peaks.reserved_bytes,
             "bytes": need.bytes,
             "more_bytes": need.more_bytes,
             "at_least": need.is_least,
             "computed": need.growth.as_ref().map(growth),
-        })),
-        "growth": outcome.growth.as_ref().map(growth),
-        "warnings": warnings::lines(outcome, target.capacity_bytes(), size),
-        "exit": outcome.exit() as u8,
-        "exact": outcome.is_exact(target),
-        "judged": judged,
-        "without_cudnn_workspaces": outcome.without_workspaces.as_ref().map(without),
-        "with_warm_compile_cache": outcome.with_warm_caches.as_ref().map(without),
-        "with_zero_for_assumed": outcome.without_assumptions.as_ref().map(|zero| json!({
-            "verdict": verdict(&zero.verdict),
-            "summary": sentences::verdict(zero, target, size),
-            "peak_allocated_bytes": zero.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
-            "peak_reserved_bytes": zero.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
-        })),
-        "with_largest_values": outcome.with_largest.as_ref().map(|largest| json!({
-            "peak_allocated_bytes": largest.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
-            "peak_reserved_bytes": largest.judged.as_ref().map(|judged| judged.peaks.reserved_bytes),
-        })),
-        "techniques": outcome.techniques().iter().map(|it| json!({
-            "name": it.name, "applied": it.applied, "detail": it.detail,
-        })).collect::<Vec<_>>(),
-        "reads": reads::json(&outcome.reports),
-        "not_run": reads::unseen(&outcome.reports),
-        "writes": traces::json(&outcome.traces),
-        "hosts": outcome.traces.hosts,
-        "processes": outcome.reports.iter().map(process).collect::<Vec<_>>(),
-        "not_counted": limits(outcome, size),
+        })
     })
 }
 
+/// The peaks of another run.
+pub(super) fn peaks(outcome: &Outcome) -> Value {
+    json!({
+        "peak_allocated_bytes": outcome.judged.as_ref().map(|judged| judged.peaks.allocated_bytes),
+        "peak_reserved_bytes": outcome.reserved_bytes(),
+    })
+}
+
+/// The run with zero for the assumed values.
+pub(super) fn with_zero(zero: &Outcome, target: &Target) -> Value {
+    let mut value = peaks(zero);
+    value["verdict"] = verdict(&zero.verdict);
+    value["summary"] = sentences::verdict(zero, target, |bytes| bytes::shown(bytes, false)).into();
+    value
+}
+
+/// The techniques of `--with`.
+pub(super) fn techniques(techniques: &[Applied]) -> Value {
+    let technique = |it: &Applied| json!({ "name": it.name, "applied": it.applied, "detail": it.detail });
+    techniques.iter().map(technique).collect()
+}
+
+/// The processes that used CUDA.
+pub(super) fn processes(reports: &[Report]) -> Value {
+    reports.iter().map(process).collect()
+}
+
 /// Memory that was still growing when the run was cut short.
-fn growth(growth: &Growth) -> Value {
+pub(super) fn growth(growth: &Growth) -> Value {
     json!({
         "each": if growth.each == Each::Step { "step" } else { "batch" },
         "bytes": growth.bytes,
@@ -94,7 +89,7 @@ fn growth(growth: &Growth) -> Value {
 }
 
 /// The peaks without some of the requests.
-fn without(without: &Without) -> Value {
+pub(super) fn without(without: &Without) -> Value {
     json!({
         "peak_allocated_bytes": without.allocated_bytes,
         "peak_reserved_bytes": without.reserved_bytes,

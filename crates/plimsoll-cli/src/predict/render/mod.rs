@@ -1,24 +1,24 @@
-//! The answer as one screen, as all tables, and as JSON.
+//! The answer as a report, of which one screen, all tables and JSON are views.
 //!
 //! A file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
-//! | `lines.rs` | lines that fit on a screen |
 //! | `reads.rs`, `cut_loops.rs`, `traces.rs` | values that were read, loops that were cut, files that were not written |
 //! | `sentences.rs` | the verdict, and growth |
 //! | `limits.rs`, `warnings.rs` | what the figures assume and leave out |
-//! | `brief.rs` | one screen |
-//! | `text.rs` | the text report |
-//! | `json.rs` | the JSON report |
+//! | `memory.rs` | the ledger of the GPU, the peaks, the processes, the largest owners |
+//! | `next.rs` | the next command |
+//! | `json.rs` | values for programs |
+//! | `report.rs` | the report: its sections, of which texts, JSON and page are views |
 
-mod brief;
 pub(super) mod cut_loops;
 pub(super) mod json;
 mod limits;
-mod lines;
+mod memory;
+mod next;
 pub(crate) mod reads;
+pub(super) mod report;
 pub(super) mod sentences;
-pub(super) mod text;
 mod traces;
 mod warnings;

@@ -25,6 +25,9 @@ pub(super) struct Bar<'a> {
     pub(super) class: &'a str,
 }
 
+/// The same of a share in percent.
+pub(super) struct Percent<'a>(pub(super) f64, pub(super) &'a str);
+
 impl<'a> Bar<'a> {
     /// For rows without a colour of their own.
     pub(super) fn plain(bytes: u64, of: u64) -> Self {
@@ -35,11 +38,17 @@ impl<'a> Bar<'a> {
 impl Display for Bar<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let share = if self.of == 0 { 0.0 } else { 100.0 * self.bytes as f64 / self.of as f64 };
+        Percent(share, self.class).fmt(f)
+    }
+}
+
+impl Display for Percent<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Percent(share, class) = self;
         write!(
             f,
-            "<td class=\"bar\"><svg class=\"{}\" viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" \
+            "<td class=\"bar\"><svg class=\"{class}\" viewBox=\"0 0 100 10\" preserveAspectRatio=\"none\" \
              aria-hidden=\"true\"><rect width=\"{:.2}\" height=\"10\"/></svg>{share:.1} %",
-            self.class,
             share.min(100.0)
         )
     }

@@ -5,6 +5,7 @@
 //! comparison.rs      how a page begins that is about two recordings, and ranks.rs, about the ranks of a job
 //!  └ panels.rs       the recordings side by side on one scale, drawn by stacks.rs without a script
 //! devices.rs         how a page begins that is about a recording of several devices
+//! report.rs          how a page begins that shows a report
 //! section.rs         one device of a recording, and what the script draws of it
 //! summary.rs         what the first screen has below the verdict: what would help, the largest owners
 //! tables.rs          what is read without a script in a section, part by part
@@ -43,6 +44,7 @@ mod peaks;
 mod quality;
 mod ranks;
 mod remaining;
+mod report;
 mod section;
 mod settings;
 mod stacks;
@@ -66,6 +68,7 @@ use super::comparison::{SIDES, SnapshotDiff};
 use super::quality::provenance;
 use super::ranks::RankTable;
 use crate::explain::DeviceExplanation;
+use crate::report::Report as Answer;
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -117,6 +120,8 @@ pub struct Page<'a> {
 pub enum About<'a> {
     /// One recording.
     Recording(Report<'a>),
+    /// What was predicted from a recording.
+    Prediction(Report<'a>, &'a Answer),
     /// What changed from one to another.
     Comparison(&'a SnapshotDiff<'a>),
     /// The ranks of a job, and the commands that show each by itself.
@@ -128,6 +133,7 @@ impl About<'_> {
     fn verb(self) -> &'static str {
         match self {
             Self::Recording(_) | Self::Ranks(..) => "explain",
+            Self::Prediction(..) => "predict",
             Self::Comparison(_) => "diff",
         }
     }
@@ -169,6 +175,7 @@ impl<'a> Page<'a> {
                 devices::head(&mut out, report, sections)?;
             }
             About::Recording(_) => {}
+            About::Prediction(_, answer) => report::head(&mut out, answer)?,
             About::Comparison(diff) => comparison::head(&mut out, diff, sections)?,
             About::Ranks(table, commands) => {
                 ranks::head(&mut out, table, commands, &table.foremost(RANKS), sections)?;
@@ -190,7 +197,7 @@ impl<'a> Page<'a> {
             Section { title, report, device, is_summed_up: false }
         };
         match self.about {
-            About::Recording(report) => {
+            About::Recording(report) | About::Prediction(report, _) => {
                 let sections = report.devices.iter().map(|device| {
                     let several = report.devices.len() > 1;
                     let title = several.then(|| format!("device {}", device.timeline.device));
@@ -217,7 +224,7 @@ impl<'a> Page<'a> {
     /// The origin of all of it, as lines; folded if there are many recordings.
     fn provenance(&self, out: &mut String) {
         let reports: Vec<Report<'a>> = match self.about {
-            About::Recording(report) => vec![report],
+            About::Recording(report) | About::Prediction(report, _) => vec![report],
             About::Comparison(diff) => diff.reports.into(),
             About::Ranks(table, _) => {
                 table.by_file().filter_map(|devices| devices.first()).map(|(report, _)| *report).collect()

@@ -1,16 +1,11 @@
-//! The report as text: the verdict, the table, what was refused, the code and the command of the chosen set.
-
-use std::fmt::Write;
+//! The sentences of the report: the verdict, another set worth naming, and the progress of the search.
 
 use super::Plan;
 use super::candidate::Candidate;
-use super::fit::Fit;
 use super::goal::Goal;
 use super::largest::Largest;
 use super::time::Cost;
 use crate::bytes;
-use crate::output::{BOLD, RESET};
-use crate::predict::render::reads;
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Numbers, Shown, Technique};
 
@@ -39,59 +34,6 @@ pub(super) fn progress(candidate: &Candidate) -> String {
         _ => candidate.objection().unwrap_or_default(),
     };
     format!("tried {}: {result}", named(candidate))
-}
-
-/// The whole report.
-pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
-    let mut out = String::new();
-    // Writing to a `String` cannot fail.
-    let _ = writeln!(out, "{BOLD}{}{RESET}", verdict(plan));
-    if let Some(note) = &plan.checked {
-        let _ = writeln!(out, "{note}");
-    }
-    if let Some(other) = other(plan) {
-        let _ = writeln!(out, "{other}");
-    }
-    let has_set = plan.chosen().is_some_and(|it| !it.set.is_empty());
-    if let Some(peak) = plan.planned.as_ref().and_then(|it| it.peak.as_ref()).filter(|_| has_set) {
-        let _ = writeln!(out, "the peak that remains is {peak}");
-    }
-    let ran: Vec<&Candidate> = plan.candidates.iter().filter(|it| it.objection().is_none()).collect();
-    if !ran.is_empty() {
-        table(&mut out, plan, &ran, whole_bytes);
-    }
-    let decided = plan.chosen().or(plan.candidates.first()).map_or(&[][..], |it| &it.trial.decided);
-    if !decided.is_empty() {
-        let _ = writeln!(out, "\n{BOLD}{}{RESET}", reads::HEADING);
-        decided.iter().for_each(|row| out.extend(["  ", &reads::line(row), "\n"]));
-    }
-    let mut objections: Vec<(String, String)> = Vec::new();
-    for it in &plan.candidates {
-        // A reason is shown once, for the smallest set.
-        let fresh = it.objection().filter(|why| objections.iter().all(|(_, known)| known != why));
-        objections.extend(fresh.map(|why| (named(it), why)));
-    }
-    if !objections.is_empty() && !ran.is_empty() {
-        let _ = writeln!(out, "\n{BOLD}Not possible, or without effect{RESET}");
-        for (name, why) in objections {
-            let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
-            let _ = writeln!(out, "  {name:<18}  {why}");
-        }
-    }
-    if let Some(chosen) = plan.chosen().filter(|it| !it.set.is_empty()) {
-        let _ = writeln!(out, "\n{BOLD}Without an edit{RESET}\n  {}", plan.command(chosen));
-        let _ = writeln!(
-            out,
-            "\n{BOLD}Or in the program{RESET} (`model` and `optimizer` stand for your own names; before the first step, unless a line says otherwise)"
-        );
-        for technique in chosen.trial.techniques.iter().filter(|it| !it.lines.is_empty()) {
-            let _ = writeln!(out, "  # {}", technique.name);
-            for line in &technique.lines {
-                let _ = writeln!(out, "  {line}");
-            }
-        }
-    }
-    out
 }
 
 /// The verdict in one sentence.
@@ -189,7 +131,7 @@ pub(super) fn verdict(plan: &Plan) -> String {
 }
 
 /// The alternative to the chosen set: a set at the limit if the chosen one has room, or one with room if it has none.
-fn other(plan: &Plan) -> Option<String> {
+pub(super) fn other(plan: &Plan) -> Option<String> {
     let chosen = plan.chosen().filter(|it| it.fit.fits() && plan.goal == Goal::Fit)?;
     let all = plan.candidates.iter().filter(|it| it.set != chosen.set && it.fit.fits() && it.is_effective());
     let slower = |it: &Candidate| slower(plan.base_cost(), it.cost);
@@ -259,96 +201,4 @@ fn slower(base: Option<Cost>, cost: Option<Cost>) -> String {
 
 fn size(bytes: u64) -> String {
     bytes::shown(bytes, false)
-}
-
-fn table(out: &mut String, plan: &Plan, ran: &[&Candidate], whole_bytes: bool) {
-    let size = |bytes| bytes::shown(bytes, whole_bytes);
-    let name_width = ran.iter().map(|it| named(it).len()).max().unwrap_or(0).max("set".len());
-    let _ = writeln!(
-        out,
-        "\n{BOLD}{:<name_width$}  {:>12}  {:>12}  {:>17}  {:>11}  {:>11}  {:>11}  {:>9}  numbers{RESET}",
-        "set", "allocated", "reserved", "headroom", "extra FLOPs", "PCIe a step", "pinned host", "time"
-    );
-    let base = plan.base_cost();
-    for it in ran {
-        let trial = &it.trial;
-        let taken = trial.reserved_bytes + plan.target.context_bytes;
-        let headroom = match plan.target.total_bytes.checked_sub(taken) {
-            Some(spare) => format!("{}{}", size(spare), it.fit.word()),
-            None => format!("-{}", size(taken - plan.target.total_bytes)),
-        };
-        let cost = it.cost.unwrap_or_default();
-        let flops = if cost.extra_flops == 0 {
-            "0".to_owned()
-        } else {
-            format!("{:.1} T", cost.extra_flops as f64 / 1e12)
-        };
-        let pinned = if it.pinned_bytes() == 0 { "0".to_owned() } else { size(it.pinned_bytes()) };
-        let pcie = if cost.pcie_bytes == 0 { "0".to_owned() } else { size(cost.pcie_bytes) };
-        let time = match (it.cost, base) {
-            (Some(cost), Some(base)) if base.step_s > 0.0 => format!("×{:.2}", cost.step_s / base.step_s),
-            _ => "unknown".to_owned(),
-        };
-        let mark = if plan.chosen().is_some_and(|chosen| chosen.set == it.set) { "  <" } else { "" };
-        let _ = writeln!(
-            out,
-            "{:<name_width$}  {:>12}  {:>12}  {:>17}  {flops:>11}  {pcie:>11}  {pinned:>11}  {time:>9}  {}{mark}",
-            named(it),
-            size(trial.allocated_bytes),
-            size(trial.reserved_bytes),
-            headroom,
-            it.set.numbers().name()
-        );
-    }
-    if ran.iter().any(|it| it.fit.is_tight()) {
-        let _ = writeln!(
-            out,
-            "tight: it fits only because the allocator releases cached memory when memory runs short, which takes time"
-        );
-    }
-    if ran.iter().any(|it| matches!(it.fit, Fit::Close(_))) {
-        let _ = writeln!(
-            out,
-            "close: on a real GPU the peak may exceed what is left, because addresses and cuDNN's kernels differ"
-        );
-    }
-    if ran.iter().any(|it| it.caught.is_some()) {
-        let _ = writeln!(
-            out,
-            "as it is: what the program uses if memory does not run out; on this GPU it catches that and uses less"
-        );
-    }
-    for it in ran.iter().filter(|it| it.set.has(Technique::Fsdp)) {
-        let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
-        let _ = writeln!(
-            out,
-            "{}: sizes are per GPU; each of {} GPUs sends {} to the others in a step",
-            it.set,
-            plan.devices,
-            size(sent)
-        );
-    }
-    if let Some(batch) = plan.table_batch {
-        let _ = writeln!(out, "batch: all rows are for batch {batch}");
-    }
-    let context = size(plan.target.context_bytes);
-    let _ = writeln!(
-        out,
-        "headroom: of {} after {context} of context (--context)",
-        size(plan.target.total_bytes)
-    );
-    if let Some(base) = base {
-        let _ = writeln!(
-            out,
-            "time: estimated from FLOPs, bytes and kernels of a step against the {}'s datasheet; as it is {:.1} ms",
-            plan.target.listed.name,
-            base.step_s * 1e3
-        );
-    }
-    for technique in Technique::all() {
-        let note = technique.row().note;
-        if let Some(note) = note.filter(|_| ran.iter().any(|it| it.cost.is_some() && it.set.has(technique))) {
-            let _ = writeln!(out, "{}: {note}", technique.name());
-        }
-    }
 }

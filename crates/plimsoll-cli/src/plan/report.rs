@@ -1,0 +1,187 @@
+//! All that is said about a plan: [`report`]. The text and the JSON are views of it.
+
+use plimsoll_trace::report::{Cell, Column, Rank, Report, Row, Section, Table};
+
+use super::candidate::{Candidate, limits};
+use super::fit::Fit;
+use super::sentences::{named, other, verdict};
+use super::time::Cost;
+use super::{Plan, json};
+use crate::bytes;
+use crate::exit::Exit;
+use crate::predict::render::reads;
+use crate::techniques::Technique;
+
+/// The report, its sections in the order in which a person reads them.
+pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
+    let verdict = verdict(plan);
+    let chosen = plan.chosen();
+    let has_set = chosen.is_some_and(|it| !it.set.is_empty());
+    let mut sections = facts(plan, &verdict);
+    sections.push(Section::lines("checked", Rank::Head, plan.checked.clone()).valued(plan.checked.clone()));
+    let other = other(plan);
+    sections.push(Section::lines("alternative", Rank::Head, other.clone()).valued(other));
+    let peak = plan.planned.as_ref().and_then(|it| it.peak.as_ref()).filter(|_| has_set);
+    let peak = peak.map(|peak| format!("the peak that remains is {peak}"));
+    sections.push(Section::lines("", Rank::Head, peak));
+    let ran: Vec<&Candidate> = plan.candidates.iter().filter(|it| it.objection().is_none()).collect();
+    let notes = if ran.is_empty() { Vec::new() } else { notes(plan, &ran, whole_bytes) };
+    sections.push(Section::data("notes", notes.clone()));
+    let table = table(plan, &ran, notes, whole_bytes);
+    sections.push(
+        Section::table("tried", Rank::Screen, "", table).valued(json::tried(plan, limits(&plan.target))),
+    );
+    let decided = chosen.or(plan.candidates.first()).map_or(&[][..], |it| &it.trial.decided);
+    sections.push(Section::lines("", Rank::Full, decided.iter().map(reads::line)).headed(reads::HEADING));
+    let objections = if ran.is_empty() { Vec::new() } else { objections(plan) };
+    sections.push(Section::lines("", Rank::Full, objections).headed("Not possible, or without effect"));
+    let command = chosen.map(|it| plan.command(it));
+    let without_edit = command.clone().filter(|_| has_set);
+    sections.push(
+        Section::lines("command", Rank::Screen, without_edit).headed("Without an edit").valued(command),
+    );
+    sections.push(code(chosen));
+    Report { verdict, is_bad: plan.exit() != Exit::Done, sections }
+}
+
+/// What the verdict says, for programs.
+fn facts(plan: &Plan, verdict: &str) -> Vec<Section> {
+    let chosen = plan.chosen();
+    vec![
+        Section::data("schema", "plimsoll.plan/1"),
+        Section::data("gpu", json::gpu(&plan.target)),
+        Section::data("summary", verdict),
+        Section::data("exit", plan.exit() as u8),
+        Section::data("complete", !plan.is_interrupted && !plan.is_late),
+        Section::data("devices", plan.devices),
+        Section::data("chosen", chosen.map(|it| it.set.to_string())),
+        Section::data("instead_of", plan.instead_of().map(|it| it.set.to_string())),
+        Section::data("numbers", chosen.map(|it| it.set.numbers().name())),
+        Section::data("planned", plan.planned.as_ref().map(json::planned)),
+        Section::data("batch", plan.batch),
+        Section::data("largest_batch", plan.largest.iter().map(json::largest).collect::<Vec<_>>()),
+    ]
+}
+
+/// The sets that ran: what they take of memory and of time.
+fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool) -> Table {
+    let name_width = ran.iter().map(|it| named(it).len()).max().unwrap_or(0);
+    let column = |title, width| Column { key: title, title, width, unit: "" };
+    let columns = vec![
+        column("set", name_width.max("set".len())),
+        column("allocated", 12),
+        column("reserved", 12),
+        column("headroom", 17),
+        column("extra FLOPs", 11),
+        column("PCIe a step", 11),
+        column("pinned host", 11),
+        column("time", 9),
+        column("numbers", 0),
+        column("", 0),
+    ];
+    let rows: Vec<Row> = ran.iter().map(|it| row(plan, it, whole_bytes)).collect();
+    Table { columns, most: rows.len(), rows, notes }
+}
+
+fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {
+    let size = |bytes| bytes::shown(bytes, whole_bytes);
+    let taken = it.trial.reserved_bytes + plan.target.context_bytes;
+    let headroom = match plan.target.total_bytes.checked_sub(taken) {
+        Some(spare) => format!("{}{}", size(spare), it.fit.word()),
+        None => format!("-{}", size(taken - plan.target.total_bytes)),
+    };
+    let cost = it.cost.unwrap_or_default();
+    let figure = |number: u64, text: String| Cell::Figure(if number == 0 { "0".to_owned() } else { text });
+    let time = match (it.cost, plan.base_cost()) {
+        (Some(cost), Some(base)) if base.step_s > 0.0 => format!("×{:.2}", cost.step_s / base.step_s),
+        _ => "unknown".to_owned(),
+    };
+    let is_chosen = plan.chosen().is_some_and(|chosen| chosen.set == it.set);
+    Row::of([
+        Cell::text(named(it)),
+        Cell::Bytes(it.trial.allocated_bytes),
+        Cell::Bytes(it.trial.reserved_bytes),
+        Cell::Figure(headroom),
+        figure(cost.extra_flops, format!("{:.1} T", cost.extra_flops as f64 / 1e12)),
+        figure(cost.pcie_bytes, size(cost.pcie_bytes)),
+        figure(it.pinned_bytes(), size(it.pinned_bytes())),
+        Cell::Figure(time),
+        Cell::text(it.set.numbers().name()),
+        Cell::text(if is_chosen { "<" } else { "" }),
+    ])
+}
+
+/// What the words and the figures of the table mean.
+fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
+    let size = |bytes| bytes::shown(bytes, whole_bytes);
+    let mut notes = Vec::new();
+    let mut note = |text: String| notes.push(text);
+    if ran.iter().any(|it| it.fit.is_tight()) {
+        note("tight: it fits only because the allocator releases cached memory when memory runs short, which takes time".to_owned());
+    }
+    if ran.iter().any(|it| matches!(it.fit, Fit::Close(_))) {
+        note("close: on a real GPU the peak may exceed what is left, because addresses and cuDNN's kernels differ".to_owned());
+    }
+    if ran.iter().any(|it| it.caught.is_some()) {
+        note("as it is: what the program uses if memory does not run out; on this GPU it catches that and uses less".to_owned());
+    }
+    for it in ran.iter().filter(|it| it.set.has(Technique::Fsdp)) {
+        let sent = it.cost.map_or(0, |cost| cost.wire_bytes);
+        note(format!(
+            "{}: sizes are per GPU; each of {} GPUs sends {} to the others in a step",
+            it.set,
+            plan.devices,
+            size(sent)
+        ));
+    }
+    if let Some(batch) = plan.table_batch {
+        note(format!("batch: all rows are for batch {batch}"));
+    }
+    let context = size(plan.target.context_bytes);
+    note(format!("headroom: of {} after {context} of context (--context)", size(plan.target.total_bytes)));
+    if let Some(Cost { step_s, .. }) = plan.base_cost() {
+        note(format!(
+            "time: estimated from FLOPs, bytes and kernels of a step against the {}'s datasheet; as it is {:.1} ms",
+            plan.target.listed.name,
+            step_s * 1e3
+        ));
+    }
+    for technique in Technique::all() {
+        let has_run = |it: &&Candidate| it.cost.is_some() && it.set.has(technique);
+        if let Some(text) = technique.row().note.filter(|_| ran.iter().any(has_run)) {
+            note(format!("{}: {text}", technique.name()));
+        }
+    }
+    notes
+}
+
+/// Why sets are not in the table; a reason is given once, for the smallest set.
+fn objections(plan: &Plan) -> Vec<String> {
+    let mut objections: Vec<(String, String)> = Vec::new();
+    for it in &plan.candidates {
+        let fresh = it.objection().filter(|why| objections.iter().all(|(_, known)| known != why));
+        objections.extend(fresh.map(|why| (named(it), why)));
+    }
+    let line = |(name, why): (String, String)| {
+        let why = why.strip_prefix(&format!("{name}: ")).unwrap_or(&why);
+        format!("{name:<18}  {why}")
+    };
+    objections.into_iter().map(line).collect()
+}
+
+/// The code of the chosen set.
+fn code(chosen: Option<&Candidate>) -> Section {
+    let techniques = chosen.map_or(&[][..], |it| &it.trial.techniques).iter();
+    let with_code = techniques.clone().filter(|it| !it.lines.is_empty());
+    let lines =
+        with_code.flat_map(|it| std::iter::once(format!("# {}", it.name)).chain(it.lines.iter().cloned()));
+    let lines = lines.filter(|_| chosen.is_some_and(|it| !it.set.is_empty()));
+    let value = chosen.map(|_| techniques.flat_map(|it| it.lines.clone()).collect::<Vec<_>>());
+    let section = Section::lines("lines", Rank::Full, lines).valued(value);
+    if section.body.is_empty() {
+        return section;
+    }
+    section.headed("Or in the program").noted(
+        " (`model` and `optimizer` stand for your own names; before the first step, unless a line says otherwise)",
+    )
+}

@@ -1,0 +1,176 @@
+//! The GPU's memory as a sum; the peaks of PyTorch's counters; the processes; the largest owners.
+
+use std::cmp::Reverse;
+
+use plimsoll_trace::render::words;
+use plimsoll_trace::report::{Brief, Cell, Column, Rank, Row, Section, Table};
+
+use super::sentences::when;
+use crate::predict::analysis::judged::{Analysis, Judged};
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::answer::Outcome;
+use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
+use crate::protocol::{Peaks, Report};
+
+/// Rows of each table of owners.
+const ROWS: usize = 6;
+
+/// Rows of processes.
+const PROCESSES: usize = 8;
+
+const BYTES: Column = Column { key: "bytes", title: "", width: 12, unit: "" };
+const WHAT: Column = Column { key: "what", title: "", width: 0, unit: "" };
+
+/// The GPU's memory, as a sum.
+pub(super) fn account(
+    outcome: &Outcome,
+    judged: &Judged,
+    target: &Target,
+    size: impl Fn(u64) -> String,
+) -> Section {
+    let growth = outcome.need.as_ref().map_or(outcome.growth.as_ref(), |need| need.growth.as_ref());
+    let end_bytes = growth.and_then(|growth| growth.end_bytes);
+    let measured_bytes = judged.peaks.reserved_bytes;
+    let reserved_bytes = measured_bytes.max(end_bytes.unwrap_or(0));
+    let allocated = size(judged.peaks.allocated_bytes);
+    let when = when(judged.peaks.reserved_step, &judged.report);
+    // Where the allocated bytes alone exceed the GPU's memory, they are the need, as in the verdict.
+    let needed_bytes = outcome.need.as_ref().map(|need| need.bytes);
+    let is_allocated =
+        needed_bytes.is_some_and(|it| it < reserved_bytes && it == judged.peaks.allocated_bytes);
+    let counted_bytes = if is_allocated { judged.peaks.allocated_bytes } else { reserved_bytes };
+    let measured = if is_allocated {
+        format!("allocated by PyTorch at its peak{when}; {} reserved if there is room", size(reserved_bytes))
+    } else if reserved_bytes > measured_bytes {
+        format!("reserved by PyTorch at the end, computed; {} measured", size(measured_bytes))
+    } else {
+        format!("reserved by PyTorch at its peak{when}; {allocated} allocated")
+    };
+    let least = size(LEAST_CONTEXT_BYTES.min(target.context_bytes));
+    let row = |name, bytes, what: String| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
+    let context = format!("outside of it, at most: CUDA context and libraries (at least {least})");
+    let mut rows = vec![
+        row("pytorch", counted_bytes, measured),
+        row("context", target.context_bytes, context),
+        row("gpu", target.total_bytes, "the GPU".to_owned()),
+    ];
+    let taken = counted_bytes + target.context_bytes;
+    match &outcome.verdict {
+        Verdict::Fits { spare_bytes, .. } => {
+            rows.push(row("spare", *spare_bytes, "to spare".to_owned()));
+        }
+        Verdict::RunsOut(_) | Verdict::Grows(_) if taken > target.total_bytes => {
+            rows.push(row("short", taken - target.total_bytes, "too little".to_owned()));
+        }
+        _ => {}
+    }
+    let table = Table { columns: vec![BYTES, WHAT], most: rows.len(), rows, notes: Vec::new() };
+    Section::table("memory", Rank::Screen, format!("Memory of {}", target.name), table)
+        .noted(format!(" (PyTorch {})", judged.report.torch))
+}
+
+/// The peaks of PyTorch's counters, and the process around them.
+pub(super) fn peaks(judged: &Judged, exact: bool, target: &Target, size: impl Fn(u64) -> String) -> Section {
+    let Judged { report, peaks, .. } = judged;
+    let Peaks { allocated_bytes, allocated_step, reserved_bytes, reserved_step, .. } = *peaks;
+    let (least, most) = (LEAST_CONTEXT_BYTES.min(target.context_bytes), target.context_bytes);
+    let doubt = if exact { "" } else { "; not exact: the reasons are below" };
+    let row = |name, bytes, title: &str, what| {
+        Row::named(name, [Cell::Bytes(bytes), Cell::text(title), Cell::Text(what)])
+    };
+    let rows = vec![
+        row(
+            "allocated",
+            allocated_bytes,
+            "allocated",
+            format!(
+                "max_memory_allocated(){}; varies by up to 1 % from run to run on a real GPU",
+                when(allocated_step, report)
+            ),
+        ),
+        row(
+            "reserved",
+            reserved_bytes,
+            "reserved",
+            format!("max_memory_reserved(){}{doubt}", when(reserved_step, report)),
+        ),
+        row(
+            "process",
+            reserved_bytes + most,
+            "the process, at most",
+            format!(
+                "at least {}: context and libraries take {} to {}",
+                size(reserved_bytes + least),
+                size(least),
+                size(most)
+            ),
+        ),
+    ];
+    let title = Column { key: "title", title: "", width: 22, unit: "" };
+    let table = Table { columns: vec![BYTES, title, WHAT], most: rows.len(), rows, notes: Vec::new() };
+    Section::table("peaks", Rank::Full, "The peaks", table)
+        .noted(format!(" (PyTorch {}, {})", report.torch, target.name))
+}
+
+/// A row for each process and device, if there are several.
+pub(super) fn processes(outcome: &Outcome) -> Section {
+    let of_each = outcome.rows();
+    let row = |(report, peaks): &(&Report, &Peaks)| {
+        Row::of([
+            Cell::text(report.name()),
+            Cell::text(format!("device {}", peaks.device)),
+            Cell::Bytes(peaks.allocated_bytes),
+            Cell::Bytes(peaks.reserved_bytes),
+            Cell::Count(report.steps),
+            Cell::text(if report.failures > 0 { "ran OUT" } else { "" }),
+        ])
+    };
+    let rows: Vec<Row> = if of_each.len() < 2 { Vec::new() } else { of_each.iter().map(row).collect() };
+    let column = |key, width, unit| Column { key, title: "", width, unit };
+    let columns = vec![
+        column("process", 12, ""),
+        column("device", 10, ""),
+        column("allocated_bytes", 12, "allocated"),
+        column("reserved_bytes", 12, "reserved"),
+        column("steps", 4, "steps"),
+        column("ran_out", 0, ""),
+    ];
+    let table = Table { columns, most: rows.len(), rows, notes: Vec::new() };
+    let brief = Table { most: PROCESSES, ..table.clone() };
+    Section::table("processes", Rank::Screen, "Processes", table).briefly(Some(Brief::Table(brief)))
+}
+
+/// The largest owners, by category and by line.
+pub(super) fn owners(analysis: &Analysis) -> [Section; 2] {
+    let (device, snapshot) = (analysis.device(), &analysis.explained.snapshot);
+    let owners = &device.owners;
+    let column = |key, width| Column { key, title: "", width, unit: "" };
+    let section = |heading: String, columns: &[Column], rows: Vec<(u64, Vec<String>)>| {
+        let row = |(bytes, words): (u64, Vec<String>)| {
+            let figures = [Cell::Bytes(bytes), Cell::share(bytes, owners.bytes)];
+            Row::of(figures.into_iter().chain(words.into_iter().map(Cell::Text)))
+        };
+        let columns = [&[BYTES, column("percent", 5)][..], columns].concat();
+        let table =
+            Table { columns, rows: rows.into_iter().map(row).collect(), most: ROWS, notes: Vec::new() };
+        Section::lines("", Rank::Spare, []).headed(heading).briefly(Some(Brief::Table(table))).drawn()
+    };
+    let mut categories: Vec<(u64, String)> = Vec::new();
+    for share in &owners.by_category {
+        let name = words::category(snapshot, share.key.category).into_owned();
+        match categories.iter_mut().find(|(_, known)| *known == name) {
+            Some((bytes, _)) => *bytes += share.bytes,
+            None => categories.push((share.bytes, name)),
+        }
+    }
+    categories.sort_by_key(|(bytes, _)| Reverse(*bytes));
+    let categories = categories.into_iter().map(|(bytes, name)| (bytes, vec![name])).collect();
+    let lines = owners.by_line.iter().map(|share| {
+        let purpose = words::purpose(snapshot, share.key.category).into_owned();
+        (share.bytes, vec![purpose, words::asker(snapshot, share.key)])
+    });
+    [
+        section(format!("Live memory {}, by category", words::when(device)), &[WHAT], categories),
+        section("By line".to_owned(), &[column("category", 15), WHAT], lines.collect()),
+    ]
+}

@@ -1,0 +1,326 @@
+//! A report: the verdict, and sections in the order in which a person reads them. What a verb finds is written down once, as a
+//! [`Report`]; the short text, the full text, the JSON and the page are views of it.
+//!
+//! [`Report::json`] is the view for programs, `render/html/report.rs` the one on the page; the program has the two texts.
+
+use serde_json::{Map, Value};
+
+/// What a verb says about one question.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// The answer in one sentence.
+    pub verdict: String,
+    /// Whether the answer is bad news.
+    pub is_bad: bool,
+    /// What follows, the first first.
+    pub sections: Vec<Section>,
+}
+
+/// How much a section matters. The short text has at most 40 lines: it begins with the most important ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Rank {
+    /// Directly below the verdict, whatever its length.
+    Head,
+    /// In the short text.
+    Screen,
+    /// In the short text if there is room for it.
+    Spare,
+    /// In the full text.
+    Full,
+    /// For programs alone.
+    Data,
+}
+
+/// A part of a report: its key and value for programs, its heading and body for people.
+#[derive(Debug, Clone)]
+pub struct Section {
+    /// Its key in the JSON; empty for what the value of another section contains.
+    pub key: &'static str,
+    /// Its value in the JSON.
+    pub value: Value,
+    /// How much it matters.
+    pub rank: Rank,
+    /// Its heading; empty for lines without one.
+    pub heading: String,
+    /// What follows the heading on its line.
+    pub note: String,
+    /// What a person reads.
+    pub body: Body,
+    /// What the short text says in place of heading and body.
+    pub brief: Option<Brief>,
+    /// Whether the page draws it from the recording.
+    pub is_drawn: bool,
+}
+
+/// What a person reads of a section.
+#[derive(Debug, Clone)]
+pub enum Body {
+    /// A sentence a line.
+    Lines(Vec<String>),
+    /// A command to type.
+    Command(String),
+    /// Rows of figures.
+    Table(Table),
+}
+
+/// The short form of a section.
+#[derive(Debug, Clone)]
+pub enum Brief {
+    /// One line without a heading.
+    Line(String),
+    /// A smaller table below the same heading.
+    Table(Table),
+}
+
+/// Rows of figures.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    /// The columns, as many as each row has cells.
+    pub columns: Vec<Column>,
+    /// The rows, the most important first.
+    pub rows: Vec<Row>,
+    /// How many rows a text shows; the others are one row, their sum if they are parts of a whole.
+    pub most: usize,
+    /// Sentences below the rows.
+    pub notes: Vec<String>,
+}
+
+/// A column of a table.
+#[derive(Debug, Clone, Copy)]
+pub struct Column {
+    /// Its key in the JSON.
+    pub key: &'static str,
+    /// Its title; a table whose columns have none has no head.
+    pub title: &'static str,
+    /// Characters that it has at least in a text.
+    pub width: usize,
+    /// What follows each of its figures.
+    pub unit: &'static str,
+}
+
+/// A row of a table.
+#[derive(Debug, Clone)]
+pub struct Row {
+    /// Its name in the JSON; empty where its cells tell it from others.
+    pub name: &'static str,
+    /// A cell for each column.
+    pub cells: Vec<Cell>,
+}
+
+/// A figure, or words.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Cell {
+    /// A size.
+    Bytes(u64),
+    /// A part of a whole, in percent.
+    Percent(f64),
+    /// A number.
+    Count(u64),
+    /// A figure with its unit, or words in place of one.
+    Figure(String),
+    /// Words.
+    Text(String),
+}
+
+impl Report {
+    /// An object with the value of each section at its key.
+    pub fn json(&self) -> Value {
+        let keyed = self.sections.iter().filter(|section| !section.key.is_empty());
+        Value::Object(keyed.map(|section| (section.key.to_owned(), section.value.clone())).collect())
+    }
+}
+
+impl Section {
+    /// A fact for programs, which people read elsewhere in the report.
+    pub fn data(key: &'static str, value: impl Into<Value>) -> Section {
+        Section { value: value.into(), ..Section::new(key, Rank::Data, Body::Lines(Vec::new())) }
+    }
+
+    /// Sentences; for programs an array of them.
+    pub fn lines(key: &'static str, rank: Rank, lines: impl IntoIterator<Item = String>) -> Section {
+        let lines: Vec<String> = lines.into_iter().collect();
+        Section { value: lines.clone().into(), ..Section::new(key, rank, Body::Lines(lines)) }
+    }
+
+    /// A command to type, below these words; for programs a string, or `null`.
+    pub fn command(key: &'static str, heading: &str, command: Option<String>) -> Section {
+        let value = command.clone().into();
+        let body = command.map_or_else(|| Body::Lines(Vec::new()), Body::Command);
+        Section { value, ..Section::new(key, Rank::Head, body) }.headed(heading)
+    }
+
+    /// Rows; for programs an array of objects.
+    pub fn table(key: &'static str, rank: Rank, heading: impl Into<String>, table: Table) -> Section {
+        Section { value: table.json(), ..Section::new(key, rank, Body::Table(table)) }.headed(heading)
+    }
+
+    fn new(key: &'static str, rank: Rank, body: Body) -> Section {
+        let (heading, note) = (String::new(), String::new());
+        Section { key, value: Value::Null, rank, heading, note, body, brief: None, is_drawn: false }
+    }
+
+    /// The same below a heading.
+    pub fn headed(self, heading: impl Into<String>) -> Section {
+        Section { heading: heading.into(), ..self }
+    }
+
+    /// The same with words that follow the heading.
+    pub fn noted(self, note: impl Into<String>) -> Section {
+        Section { note: note.into(), ..self }
+    }
+
+    /// The same with another value for programs.
+    pub fn valued(self, value: impl Into<Value>) -> Section {
+        Section { value: value.into(), ..self }
+    }
+
+    /// The same with other words in the short text; without any it is for the full text.
+    pub fn briefly(self, brief: Option<Brief>) -> Section {
+        let rank = if brief.is_some() { self.rank } else { self.rank.max(Rank::Full) };
+        Section { rank, brief, ..self }
+    }
+
+    /// The same where the page draws it from the recording.
+    pub fn drawn(self) -> Section {
+        Section { is_drawn: true, ..self }
+    }
+}
+
+impl Body {
+    /// Whether there is nothing to read.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Body::Lines(lines) => lines.is_empty(),
+            Body::Command(_) => false,
+            Body::Table(table) => table.rows.is_empty(),
+        }
+    }
+}
+
+impl Table {
+    /// Whether it has a head.
+    pub fn is_titled(&self) -> bool {
+        self.columns.iter().any(|column| !column.title.is_empty())
+    }
+
+    /// Whether it is a sum, whose rows are a figure and a sentence.
+    pub fn is_sum(&self) -> bool {
+        self.columns.len() <= 2
+    }
+
+    /// The rows that are shown, and one for the others.
+    pub fn shown(&self) -> Vec<Vec<Cell>> {
+        let (listed, rest) = self.rows.split_at(self.rows.len().min(self.most));
+        let mut shown: Vec<Vec<Cell>> = listed.iter().map(|row| row.cells.clone()).collect();
+        if !rest.is_empty() {
+            shown.push(self.sum(rest));
+        }
+        shown
+    }
+
+    /// One row for several. Figures are added if there is a share among them.
+    fn sum(&self, rest: &[Row]) -> Vec<Cell> {
+        let more = Cell::Text(format!("{} more", rest.len()));
+        let column = |nth: usize| rest.iter().map(move |row| &row.cells[nth]);
+        let is_whole = rest.iter().any(|row| row.cells.iter().any(|cell| matches!(cell, Cell::Percent(_))));
+        if !is_whole {
+            return vec![more];
+        }
+        let bytes = |cell: &Cell| if let Cell::Bytes(bytes) = cell { *bytes } else { 0 };
+        let percent = |cell: &Cell| if let Cell::Percent(percent) = cell { *percent } else { 0.0 };
+        let count = |cell: &Cell| if let Cell::Count(count) = cell { *count } else { 0 };
+        let mut words = std::iter::once(more);
+        let sum = |nth: usize| match rest[0].cells[nth] {
+            Cell::Bytes(_) => Cell::Bytes(column(nth).map(bytes).fold(0, u64::saturating_add)),
+            Cell::Percent(_) => Cell::Percent(column(nth).map(percent).sum()),
+            Cell::Count(_) => Cell::Count(column(nth).map(count).sum()),
+            Cell::Figure(_) | Cell::Text(_) => words.next().unwrap_or_else(|| Cell::Text(String::new())),
+        };
+        (0..self.columns.len()).map(sum).collect()
+    }
+
+    /// Every row as an object, by the columns' keys.
+    fn json(&self) -> Value {
+        let object = |row: &Row| {
+            let cells = self.columns.iter().zip(&row.cells);
+            let mut object: Map<String, Value> =
+                cells.map(|(column, cell)| (column.key.to_owned(), cell.json())).collect();
+            if !row.name.is_empty() {
+                object.insert("name".to_owned(), row.name.into());
+            }
+            Value::Object(object)
+        };
+        self.rows.iter().map(object).collect()
+    }
+}
+
+impl Row {
+    /// A row that its cells tell from others.
+    pub fn of(cells: impl IntoIterator<Item = Cell>) -> Row {
+        Row::named("", cells)
+    }
+
+    /// A row with a name for programs.
+    pub fn named(name: &'static str, cells: impl IntoIterator<Item = Cell>) -> Row {
+        Row { name, cells: cells.into_iter().collect() }
+    }
+}
+
+impl Cell {
+    /// Words.
+    pub fn text(text: impl Into<String>) -> Cell {
+        Cell::Text(text.into())
+    }
+
+    /// This part of that whole.
+    pub fn share(bytes: u64, of: u64) -> Cell {
+        Cell::Percent(if of == 0 { 0.0 } else { 100.0 * bytes as f64 / of as f64 })
+    }
+
+    fn json(&self) -> Value {
+        match self {
+            Cell::Bytes(number) | Cell::Count(number) => (*number).into(),
+            Cell::Percent(percent) => (*percent).into(),
+            Cell::Figure(text) | Cell::Text(text) => text.as_str().into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn table(most: usize) -> Table {
+        let column = |key| Column { key, title: "", width: 0, unit: "" };
+        let row = |bytes, what| {
+            Row::named(what, [Cell::Bytes(bytes), Cell::share(bytes, 10), Cell::text(format!("the {what}"))])
+        };
+        let rows = vec![row(7, "first"), row(2, "second"), row(1, "third")];
+        Table { columns: ["bytes", "percent", "what"].map(column).into(), rows, most, notes: Vec::new() }
+    }
+
+    #[test]
+    fn programs_read_every_row_and_people_a_sum_of_the_last() {
+        let section = Section::table("rows", Rank::Full, "Rows", table(1));
+        assert_eq!(
+            section.value[2],
+            json!({ "name": "third", "bytes": 1, "percent": 10.0, "what": "the third" })
+        );
+        let shown = table(1).shown();
+        assert_eq!(shown[1], [Cell::Bytes(3), Cell::Percent(30.0), Cell::text("2 more")]);
+        assert_eq!(table(3).shown().len(), 3);
+    }
+
+    #[test]
+    fn each_key_has_its_value_and_what_is_for_people_alone_has_none() {
+        let sections = vec![
+            Section::data("schema", "plimsoll.test/1"),
+            Section::lines("", Rank::Full, ["only for people".to_owned()]),
+            Section::command("next", "Next", None),
+        ];
+        let report = Report { verdict: "fits".to_owned(), is_bad: false, sections };
+        assert_eq!(report.json(), json!({ "schema": "plimsoll.test/1", "next": null }));
+    }
+}
