@@ -13,6 +13,7 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `pickle/` | Python's pickles, both ways: the machine that reads them, whatever they hold |
 //! | `snapshot.rs`, `snapshot/` | a recording in memory: segments, events, stacks, texts |
 //! | `error.rs`, `grant.rs` | why a file cannot be read; how much memory reading it may take |
 //! | `timeline.rs`, `timeline/` | the lifetime of each block, levels and peaks |
@@ -21,7 +22,7 @@
 //! | `replay.rs`, `replay/` | the same requests through our allocator |
 //! | `pressure/` | cached memory that was given back because memory was short |
 //! | `own.rs`, `log/` | a recording of our own allocator; the log of a long run |
-//! | `torch/`, `pickle/` | PyTorch's records and its pickles, both ways: a pickle is read straight into records |
+//! | `torch/` | PyTorch's records, both ways: a pickle is read straight into records |
 //! | `json.rs` | the same records as JSON |
 //! | `message/` | an out-of-memory message, counters, a profile |
 //! | `input.rs`, `output.rs` | a file of any wrapping; writing one |
