@@ -17,7 +17,7 @@
 //! | `snapshot.rs`, `snapshot/` | a recording in memory: segments, events, stacks, texts |
 //! | `error.rs`, `grant.rs` | why a file cannot be read; how much memory reading it may take |
 //! | `timeline.rs`, `timeline/` | the lifetime of each block, levels and peaks |
-//! | `failure.rs` | the request that failed |
+//! | `failure.rs`, `still_needed.rs` | the request that failed; what the program needed after it |
 //! | `conformance/` | streams of requests and programs with all that PyTorch answered |
 //! | `replay.rs`, `replay/` | the same requests through our allocator |
 //! | `pressure/` | cached memory that was given back because memory was short |
@@ -26,7 +26,8 @@
 //! | `json.rs` | the same records as JSON |
 //! | `message/` | an out-of-memory message, counters, a profile |
 //! | `input.rs`, `output.rs` | a file of any wrapping; writing one |
-//! | `explain/`, `whatif.rs`, `whatif/` | what it all means; the same requests under other settings, which the explanation tries and which serve what it says is still needed |
+//! | `whatif.rs`, `whatif/` | the same requests under other settings |
+//! | `explain/` | what it all means |
 //! | `render/` | an explanation for people |
 
 #![forbid(unsafe_code)]
@@ -47,6 +48,7 @@ pub mod pressure;
 pub mod render;
 pub mod replay;
 pub mod snapshot;
+mod still_needed;
 pub mod timeline;
 mod torch;
 pub mod whatif;

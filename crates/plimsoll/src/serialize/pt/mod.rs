@@ -18,7 +18,8 @@ use plimsoll_tensor::{DType, Device, Tensor};
 use zip::ZipArchive;
 
 use self::value::TensorEntry;
-use super::{SerializeError, TensorSource, checksum};
+use super::checksum;
+use crate::state_dict::{SerializeError, TensorSource};
 
 /// The longest pickle accepted. The largest models' have some hundred kilobytes.
 const LONGEST_PICKLE_BYTES: u64 = 256 << 20;
