@@ -1,7 +1,8 @@
 //! The devices of this process: [`Setup`], from a row of the table of GPUs ([`plimsoll_gpu`]).
 //!
-//! A device's properties follow from that row (`gpu/properties.rs`).
+//! A device's properties follow from that row (`gpu/properties.rs`). Each thread has a current device (`gpu/current.rs`).
 
+mod current;
 mod properties;
 
 use std::ffi::{CStr, OsStr, c_char};
@@ -12,6 +13,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use plimsoll_gpu::{GPUS, Gpu};
 
+pub(crate) use current::{current_device, set_current_device};
 pub(crate) use properties::{Form, attribute, structure};
 
 use crate::error::{Failure, Outcome};

@@ -21,7 +21,11 @@
 //! | `version.rs`, `place.rs` | for the launcher: the versions, the folder |
 //! | `gpu.rs`, `gpu/` | the devices of this process, and their properties |
 //! | `workspace.rs` | undocumented workspaces: none, or a model's; a record of the requests for them |
-//! | `memory.rs`, `memory/`, `stream.rs`, `runtime.rs`, `runtime/`, `nccl.rs`, `nccl/` | memory in use, address space, stray accesses, copies; streams, events, captures; `libcudart`: `cuda…`; NCCL. A capture, a copy and a transfer each concern all of these |
+//! | `comm.rs` | NCCL's communicators, for which a copy to the host waits |
+//! | `memory.rs`, `memory/` | memory in use, address space, stray accesses, copies |
+//! | `stream.rs` | streams, events, captures |
+//! | `nccl.rs`, `nccl/` | NCCL |
+//! | `runtime.rs`, `runtime/` | `libcudart`: `cuda…` |
 //! | `driver.rs`, `driver/` | `libcuda`: `cu…` |
 //! | `nvml.rs`, `nvml/` | `libnvidia-ml` |
 //! | `planner.rs`, `planner/` | cuDNN's own plans, from a separate process with a description of the GPU |
@@ -55,6 +59,7 @@ pub mod workspace;
 mod argument;
 mod blas;
 mod call;
+mod comm;
 mod cupti;
 mod dnn;
 mod driver;

@@ -5,19 +5,14 @@ mod collective;
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, MutexGuard};
-use std::time::Instant;
 
 use crate::argument::Out;
 use crate::call::{calls, new_handle, nothing, unknown};
+use crate::comm::{Comm, CommHandle, comms, get};
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Exchange, deadline};
-use crate::lock::locked;
+use crate::gpu::current_device;
 use crate::memory::{Kind, memory};
-use crate::runtime::current_device;
-
-/// A communicator's handle.
-type CommHandle = u64;
 
 /// `ncclUniqueId`, which is passed by value.
 #[derive(Debug, Clone, Copy)]
@@ -30,31 +25,6 @@ impl UniqueId {
         self.0[..12].iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
-
-/// A communicator.
-#[derive(Debug, Clone)]
-struct Comm {
-    rank: c_int,
-    ranks: c_int,
-    device: usize,
-    /// The channel to the other ranks, if they are processes of this machine.
-    exchange: Option<Exchange>,
-    /// The number of collectives that it took part in.
-    calls: u64,
-    /// The number of those that the other ranks are known to have reached.
-    settled: u64,
-    /// The number of point-to-point messages, by sender and receiver.
-    messages: BTreeMap<(u32, u32), u64>,
-}
-
-impl Comm {
-    /// This rank, and the range of all ranks.
-    fn place(&self) -> (u32, std::ops::Range<u32>) {
-        (self.rank.unsigned_abs(), 0..self.ranks.unsigned_abs())
-    }
-}
-
-static COMMS: Mutex<BTreeMap<CommHandle, Comm>> = Mutex::new(BTreeMap::new());
 
 calls! { Nccl:
     fn ncclGetUniqueId(id: Out<UniqueId>) {
@@ -136,19 +106,6 @@ unknown! { Nccl:
     ncclGetPeerDevicePointer ncclPutSignal ncclSignal ncclWaitSignal ncclWinGetUserPtr
 }
 
-fn comms() -> MutexGuard<'static, BTreeMap<CommHandle, Comm>> {
-    locked(&COMMS)
-}
-
-/// Whether a communicator exists.
-pub(crate) fn is_in_use() -> bool {
-    !comms().is_empty()
-}
-
-fn get(comm: CommHandle) -> Outcome<Comm> {
-    comms().get(&comm).cloned().ok_or(Failure::InvalidHandle)
-}
-
 /// Makes a communicator of this many ranks. `exchange` opens the channel to the others.
 fn join(rank: c_int, ranks: c_int, exchange: impl FnOnce() -> Option<Exchange>) -> Outcome<CommHandle> {
     if rank < 0 || rank >= ranks {
@@ -182,27 +139,6 @@ fn split(comm: CommHandle, color: c_int, key: c_int) -> Outcome<CommHandle> {
     members.sort_unstable();
     let place = members.iter().position(|(_, member)| *member == rank).ok_or(Failure::InvalidValue)?;
     join(place as c_int, members.len() as c_int, || exchange.part(&format!("{call}-{color}")))
-}
-
-/// Waits until the other ranks have started the collectives that this rank has started, as a GPU would before it copies
-/// anything to the host.
-pub(crate) fn wait_for_others(until: Instant) {
-    let mut open = Vec::new();
-    for (handle, comm) in comms().iter().filter(|(_, comm)| comm.calls > comm.settled) {
-        let Some(exchange) = &comm.exchange else { continue };
-        let (own, ranks) = comm.place();
-        let others = ranks.filter(|rank| *rank != own);
-        let last = others.map(|rank| exchange.message(rank, comm.calls - 1)).collect::<Vec<_>>();
-        open.push((*handle, comm.calls, last));
-    }
-    for (handle, calls, last) in open {
-        for message in last {
-            let _missing = !message.wait(until);
-        }
-        if let Some(comm) = comms().get_mut(&handle) {
-            comm.settled = calls;
-        }
-    }
 }
 
 /// An ID that differs between processes and calls.

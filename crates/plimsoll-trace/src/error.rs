@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io;
 
+use crate::pickle::{self, Malformed};
 use crate::snapshot::{Key, Kind};
 
 /// Why a snapshot cannot be read: where in the (unpacked) bytes, and what stood there.
@@ -124,6 +125,19 @@ impl SnapshotError {
 impl From<io::Error> for SnapshotError {
     fn from(why: io::Error) -> Self {
         Self { at: None, why: Why::Io(why) }
+    }
+}
+
+impl From<Malformed> for Why {
+    fn from(why: Malformed) -> Self {
+        match why {
+            Malformed::Io(why) => Self::Io(why),
+            Malformed::Ends => Self::Ends,
+            Malformed::Protocol(version) => Self::Protocol(version),
+            Malformed::Opcode(byte) => Self::Opcode { byte, name: pickle::opcode_name(byte) },
+            Malformed::Broken(how) => Self::Broken(how),
+            Malformed::LongText { most } => Self::TooMany { what: "bytes in one text", most },
+        }
     }
 }
 

@@ -14,8 +14,8 @@ use crate::grant::Grant;
 use crate::json;
 use crate::log;
 use crate::message::{self, Pasted};
-use crate::pickle;
 use crate::snapshot::{Form, Snapshot};
+use crate::torch;
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
@@ -140,7 +140,7 @@ fn unpacked(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> 
         [] => Err(SnapshotError { at: None, why: Why::Empty }),
         [0x80, ref rest @ ..] => {
             let protocol = rest.first().copied().unwrap_or_default();
-            let snapshot = pickle::read(&mut input, grant)?;
+            let snapshot = torch::read(&mut input, grant)?;
             // Once more, so that what is packed gets to its checksum.
             io::copy(&mut input.take(1), &mut io::sink())?;
             Ok(in_form(snapshot, Form::Pickle(protocol)))

@@ -7,9 +7,10 @@ use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visi
 
 use crate::error::{SnapshotError, Why};
 use crate::grant::Grant;
+use crate::pickle::{Builder, Slot};
 use crate::snapshot::Snapshot;
 use crate::torch::objects::Objects;
-use crate::torch::value::{Slot, Value};
+use crate::torch::value::Value;
 
 /// Items that wait before they go to their list, as in Python's pickles.
 const BATCH: usize = 1000;
@@ -21,10 +22,10 @@ const ACCOUNT_EVERY: u64 = 4096;
 /// # Errors
 /// What is no JSON, or not that of a snapshot.
 pub(crate) fn read(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> {
-    let mut objects = Objects::new().map_err(|why| SnapshotError { at: None, why })?;
+    let mut objects = Objects::new(grant).map_err(|why| SnapshotError { at: None, why })?;
     let (mut refused, mut containers) = (None, 0);
     let mut json = serde_json::Deserializer::from_reader(grant.rationing(input));
-    let node = Node { objects: &mut objects, refused: &mut refused, containers: &mut containers, grant };
+    let node = Node { objects: &mut objects, refused: &mut refused, containers: &mut containers };
     let read = node.deserialize(&mut json).and_then(|top| json.end().map(|()| top));
     match (read, refused) {
         (Ok(top), _) => objects.assemble(top),
@@ -40,12 +41,11 @@ struct Node<'a> {
     /// Why [`Objects`] refused, which serde's own error cannot carry.
     refused: &'a mut Option<Why>,
     containers: &'a mut u64,
-    grant: &'a Grant,
 }
 
 impl Node<'_> {
     fn child(&mut self) -> Node<'_> {
-        Node { objects: self.objects, refused: self.refused, containers: self.containers, grant: self.grant }
+        Node { objects: self.objects, refused: self.refused, containers: self.containers }
     }
 
     fn kept<T, E: Error>(&mut self, made: Result<T, Why>) -> Result<T, E> {
@@ -58,7 +58,7 @@ impl Node<'_> {
     fn account(&mut self) -> Result<(), Why> {
         *self.containers += 1;
         if self.containers.is_multiple_of(ACCOUNT_EVERY) {
-            self.grant.check(self.objects.heap_bytes() as u64)?;
+            self.objects.account(0)?;
         }
         Ok(())
     }

@@ -13,19 +13,21 @@
 //!
 //! | file | contents |
 //! |---|---|
+//! | `pickle/` | Python's pickles, both ways: the machine that reads them, whatever they hold |
 //! | `snapshot.rs`, `snapshot/` | a recording in memory: segments, events, stacks, texts |
 //! | `error.rs`, `grant.rs` | why a file cannot be read; how much memory reading it may take |
 //! | `timeline.rs`, `timeline/` | the lifetime of each block, levels and peaks |
-//! | `failure.rs` | the request that failed |
+//! | `failure.rs`, `still_needed.rs` | the request that failed; what the program needed after it |
 //! | `conformance/` | streams of requests and programs with all that PyTorch answered |
 //! | `replay.rs`, `replay/` | the same requests through our allocator |
 //! | `pressure/` | cached memory that was given back because memory was short |
 //! | `own.rs`, `log/` | a recording of our own allocator; the log of a long run |
-//! | `torch/`, `pickle/` | PyTorch's records and its pickles, both ways: a pickle is read straight into records |
+//! | `torch/` | PyTorch's records, both ways: a pickle is read straight into records |
 //! | `json.rs` | the same records as JSON |
 //! | `message/` | an out-of-memory message, counters, a profile |
 //! | `input.rs`, `output.rs` | a file of any wrapping; writing one |
-//! | `explain/`, `whatif.rs`, `whatif/` | what it all means; the same requests under other settings, which the explanation tries and which serve what it says is still needed |
+//! | `whatif.rs`, `whatif/` | the same requests under other settings |
+//! | `explain/` | what it all means |
 //! | `report.rs` | what a verb says: the model that texts, JSON and page are views of |
 //! | `render/` | an explanation for people |
 
@@ -48,6 +50,7 @@ pub mod render;
 pub mod replay;
 pub mod report;
 pub mod snapshot;
+mod still_needed;
 pub mod timeline;
 mod torch;
 pub mod whatif;

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use plimsoll_alloc::Config;
 
-use crate::explain::StillNeeded;
 use crate::failure::Failure;
 use crate::pressure::Pressure;
 use crate::snapshot::{Action, EventIndex, Snapshot};
+use crate::still_needed::StillNeeded;
 use crate::timeline::Timeline;
 pub use advice::Advice;
 pub use capacity::CapacitySource;

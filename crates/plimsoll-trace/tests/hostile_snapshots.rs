@@ -119,8 +119,8 @@ fn a_global_is_refused_with_its_name() {
     check(&operations(&[b"cos\nsystem\n(X\x02\x00\x00\x00lstR"]), "`os.system`");
     check(&operations(&[b"\x8c\x08builtins\x94\x8c\x04eval\x94\x93"]), "`builtins.eval`");
     check(&operations(&[b"(ios\nsystem\n"]), "`os.system`");
-    check(&operations(&[b"}R"]), "REDUCE");
-    check(&operations(&[b"}b"]), "BUILD");
+    check(&operations(&[b"}}R"]), "REDUCE");
+    check(&operations(&[b"}}b"]), "BUILD");
     check(&operations(&[b"\x82\x01"]), "EXT1");
     check(&operations(&[b"Pname\n"]), "PERSID");
     check(&operations(&[b"\x97"]), "NEXT_BUFFER");

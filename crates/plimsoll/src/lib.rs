@@ -36,7 +36,10 @@
 //! |---|---|
 //! | `data/` | data sets, samplers, loaders with worker threads |
 //! | `memory/` | reports, recordings, figures of a running program |
-//! | `nn/`, `optim/`, `serialize/` | layers, optimizers, and the files of both: a checkpoint has a module and an optimizer |
+//! | `state_dict/` | names and tensors, of which layers are loaded |
+//! | `nn/` | layers |
+//! | `optim/` | optimizers |
+//! | `serialize/` | the files of layers and optimizers |
 //! | `amp.rs` | gradients scaled for `float16` |
 //! | `captured_step.rs` | a training step that is captured and replayed |
 //! | `techniques.rs` | the usual techniques that save memory, as documentation |
@@ -52,6 +55,7 @@ pub mod models;
 pub mod nn;
 pub mod optim;
 pub mod serialize;
+mod state_dict;
 pub mod techniques;
 
 pub use captured_step::CapturedStep;

@@ -5,12 +5,11 @@ use std::ffi::{c_int, c_uint, c_void};
 use crate::argument::Out;
 use crate::call::{calls, nothing};
 use crate::error::{Failure, Outcome};
-use crate::gpu::setup;
+use crate::gpu::{current_device, setup};
 use crate::memory::copy::{
     BY_ADDRESS, DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE, Pointer, copy, fill,
 };
 use crate::memory::{Kind, PAGE_BYTES, memory};
-use crate::runtime::current_device;
 use crate::stream::{StreamHandle, ran_on, work};
 
 /// The first fields of `CUmemAllocationProp`; the location is a kind (1 for a device) and its number.

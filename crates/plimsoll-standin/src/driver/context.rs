@@ -6,8 +6,8 @@ use super::ContextHandle;
 use crate::argument::{Out, Text, put_text};
 use crate::call::{calls, new_handle, nothing};
 use crate::error::{Failure, Outcome};
-use crate::gpu::{self, setup};
-use crate::runtime::{Symbol, address_of, current_device, set_current_device};
+use crate::gpu::{self, current_device, set_current_device, setup};
+use crate::runtime::{Symbol, address_of};
 use crate::version;
 
 calls! { Driver:

@@ -7,8 +7,7 @@ use super::ContextHandle;
 use crate::argument::Out;
 use crate::call::{calls, new_handle, nothing};
 use crate::error::Failure;
-use crate::gpu::setup;
-use crate::runtime::current_device;
+use crate::gpu::{current_device, setup};
 use crate::stream::{StreamHandle, streams};
 
 /// `CU_DEV_RESOURCE_TYPE_SM`.

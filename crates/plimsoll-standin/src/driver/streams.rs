@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_uint};
 
 use crate::argument::Out;
 use crate::call::{calls, nothing};
-use crate::runtime::current_device;
+use crate::gpu::current_device;
 use crate::stream::{EventHandle, StreamHandle, streams};
 
 calls! { Driver:

@@ -4,7 +4,7 @@
 use super::reads;
 use super::recent::{forget_all, known, recent};
 use super::{Kind, memory, space};
-use crate::{exchange, nccl};
+use crate::{comm, exchange};
 
 /// A copy's direction, by CUDA's numbers: `cudaMemcpyKind`.
 pub(crate) const HOST_TO_DEVICE: i32 = 1;
@@ -59,7 +59,7 @@ pub(crate) fn copy(to: Pointer, from: Pointer, bytes: usize, direction: i32) {
         (true, true) => unsafe { to.0.copy_from(from.0, bytes) },
         (true, false) => {
             let until = exchange::deadline();
-            nccl::wait_for_others(until);
+            comm::wait_for_others(until);
             match known(from.address(), bytes, until) {
                 // SAFETY: the caller guarantees that this many bytes are writable, and this is host memory.
                 Some(known) => unsafe { to.0.copy_from(known.as_ptr(), bytes) },

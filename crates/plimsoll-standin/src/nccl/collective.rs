@@ -4,9 +4,9 @@
 use std::cell::RefCell;
 use std::ffi::c_int;
 
-use super::{CommHandle, comms, get};
 use crate::argument::Out;
 use crate::call::calls;
+use crate::comm::{CommHandle, comms, get};
 use crate::error::{Failure, Outcome};
 use crate::exchange::{Message, deadline};
 use crate::memory::recent::{self, recent};

@@ -2,11 +2,10 @@
 
 use std::ffi::{c_int, c_void};
 
-use super::current_device;
 use crate::argument::Out;
 use crate::call::{calls, nothing};
 use crate::error::{Failure, Outcome};
-use crate::gpu::setup;
+use crate::gpu::{current_device, setup};
 use crate::memory::copy::{DEVICE_TO_DEVICE, Pointer, copy, copy_rows, fill};
 use crate::memory::{Kind, PoolUse, memory};
 use crate::stream::{StreamHandle, ran_on, work};

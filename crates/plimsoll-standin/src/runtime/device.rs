@@ -4,20 +4,19 @@ use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
 use std::sync::Mutex;
 
-use super::{current_device, set_current_device};
 use crate::argument::{Out, Text, put_text};
 use crate::call::{calls, last_error, nothing, take_last_error};
 use crate::error::{Failure, Outcome};
-use crate::gpu::{self, Form, setup};
+use crate::gpu::{self, Form, current_device, set_current_device, setup};
 use crate::lock::locked;
-use crate::{exchange, nccl, version};
+use crate::{comm, exchange, version};
 
 calls! { Runtime:
     fn cudaGetDeviceCount(count: Out<c_int>) {
         count.put(c_int::try_from(setup().devices()).unwrap_or(c_int::MAX))
     }
     fn cudaDeviceSynchronize() {
-        nccl::wait_for_others(exchange::deadline());
+        comm::wait_for_others(exchange::deadline());
         Ok(())
     }
     fn cudaGetDevice(device: Out<c_int>) {

@@ -6,7 +6,7 @@ use crate::argument::Out;
 use crate::call::calls;
 use crate::error::Outcome;
 use crate::stream::{EventHandle, GraphHandle, StreamHandle, exchange_mode, is_watchdog, streams};
-use crate::{exchange, nccl};
+use crate::{comm, exchange};
 
 /// CUDA's capture states.
 const NOT_CAPTURED: c_int = 0;
@@ -35,7 +35,7 @@ calls! { Runtime:
         streams().settle(stream)
     }
     fn cudaStreamSynchronize(stream: StreamHandle) {
-        nccl::wait_for_others(exchange::deadline());
+        comm::wait_for_others(exchange::deadline());
         streams().settle(stream)
     }
     fn cudaStreamWaitEvent(stream: StreamHandle, event: EventHandle, _flags: u32) {
@@ -68,7 +68,7 @@ calls! { Runtime:
         streams().record(event, stream)
     }
     fn cudaEventQuery(event: EventHandle) {
-        if is_watchdog() && nccl::is_in_use() { streams().query_late(event) } else { streams().settle_event(event) }
+        if is_watchdog() && comm::is_in_use() { streams().query_late(event) } else { streams().settle_event(event) }
     }
     fn cudaEventSynchronize(event: EventHandle) {
         streams().settle_event(event)

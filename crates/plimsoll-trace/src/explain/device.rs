@@ -6,7 +6,7 @@ use super::backward::ForwardLines;
 use super::fragmentation::{DeviceAnalysis, Fragmentation};
 use super::leaks::Leaks;
 use super::ledger::Ledger;
-use super::needed::StillNeeded;
+use super::needed::still_needed;
 use super::origin::Origins;
 use super::owners::{Owners, held};
 use super::passes::{PassKind, Passes};
@@ -18,6 +18,7 @@ use crate::failure::{Cause, Failure};
 use crate::pressure::Pressure;
 use crate::replay::Replay;
 use crate::snapshot::{EventIndex, FrameId, Snapshot};
+use crate::still_needed::StillNeeded;
 use crate::timeline::{Life, Moment, Timeline};
 use crate::whatif::{SETTINGS, WhatIf};
 
@@ -128,8 +129,8 @@ impl DeviceExplanation {
                 Some(Phase::Evaluation | Phase::Pass(PassKind::Forward | PassKind::Backward))
             ),
         });
-        let still_needed = failure.filter(|_| options.infer);
-        let still_needed = still_needed.and_then(|failure| StillNeeded::of(analysis, &passes, &failure));
+        let inferred = failure.filter(|_| options.infer);
+        let still_needed = inferred.and_then(|failure| still_needed(analysis, &passes, &failure));
         let shapes = request.map_or_else(Vec::new, |request| request.guesses());
         let cause = failure.map(|failure| failure.cause());
         let may_fit = matches!(cause, Some(Cause::Fragmentation { .. } | Cause::Limit { .. }));

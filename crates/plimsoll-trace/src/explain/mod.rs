@@ -31,6 +31,7 @@ mod state;
 mod steps;
 
 pub use crate::failure::{Cause, Failure, Limit};
+pub use crate::still_needed::{Rest, StillNeeded};
 pub use backward::ForwardLines;
 pub use cached::CachedBytes;
 pub use compare::{Amount, Change, ChangedLine, Comparison, Totals};
@@ -39,7 +40,6 @@ pub use forward_line::{ForwardLine, FoundBy};
 pub use fragmentation::{DeviceAnalysis, Fragmentation, Holes, Pin, PinningBlock, PoolOfHoles};
 pub use leaks::Leaks;
 pub use ledger::{DeviceBytes, Ledger, Part, Row};
-pub use needed::{Rest, StillNeeded};
 pub use origin::{Activity, CustomCategory, Name, Origin, Origins};
 pub(crate) use origin::{is_library, is_python};
 pub use owners::{BackwardBlock, Line, Owners, Purposed, Share};

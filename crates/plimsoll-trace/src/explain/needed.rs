@@ -1,4 +1,4 @@
-//! What a program would have needed after the request that failed: [`StillNeeded`], a lower bound.
+//! Finds what a program would have needed after the request that failed: [`still_needed`].
 //!
 //! Room for one request is not enough if more of the same follow: an optimizer creates its state for one parameter
 //! after another, and each of a model's equal layers takes the same amount. `needed/layers.rs` handles the layers.
@@ -15,68 +15,19 @@ use super::owners::held;
 use super::passes::{PassKind, Passes};
 use crate::failure::Failure;
 use crate::snapshot::{EventIndex, FrameId, Snapshot, StackId};
+use crate::still_needed::{Rest, StillNeeded};
 use crate::timeline::Life;
 
-/// What the program would have requested after the request that failed, to hold at the same time.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct StillNeeded {
-    /// Bytes beyond the failed request, a lower bound.
-    pub bytes: u64,
-    /// The bytes of each of these requests, the largest first. Empty if only their sum is known.
-    pub requests: Vec<u64>,
-    /// What the bytes are for.
-    pub rest: Rest,
-    /// How sure this is, in the words of [`Why::confidence`](super::Why::confidence).
-    pub confidence: &'static str,
-}
-
-/// What the bytes that were still needed are for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Rest {
-    /// Optimizer state for the parameters that had none yet.
-    OptimizerState {
-        /// State tensors of each parameter, of the parameter's size.
-        parts: usize,
-    },
-    /// The tensors that an optimizer step creates for the other parameters.
-    OptimizerStep,
-    /// The rest of one of several equal layers, and the layers after it.
-    Layers {
-        /// The layer in which the request failed, from one.
-        layer: usize,
-        /// How many layers there are.
-        layers: usize,
-        /// Bytes that each layer takes.
-        bytes_each: u64,
-    },
-}
-
-impl Rest {
-    /// What the bytes are for, in words.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OptimizerState { .. } => "optimizer state for the remaining parameters",
-            Self::OptimizerStep => "the same optimizer step for the remaining parameters",
-            Self::Layers { .. } => "the rest of this layer and the following layers",
-        }
-    }
-}
-
-impl StillNeeded {
-    /// What was still needed when a request failed, if the recording shows it.
-    pub(super) fn of(analysis: DeviceAnalysis<'_>, passes: &Passes, failure: &Failure) -> Option<Self> {
-        match analysis.origins.get(failure.stack).activity {
-            Activity::OptimizerState | Activity::OptimizerStep => of_optimizer(analysis, passes, failure),
-            Activity::Forward => layers::find(analysis, passes, failure),
-            _ => None,
-        }
-    }
-
-    /// By how many bytes the request and all that was still needed exceed the capacity, a lower bound: `None` if they
-    /// fit, or if the capacity is unknown.
-    pub fn short_bytes(&self, failure: &Failure) -> Option<u64> {
-        let needed = failure.needed_bytes().saturating_add(self.bytes);
-        needed.checked_sub(failure.most_capacity_bytes()?).filter(|&bytes| bytes > 0)
+/// What was still needed when a request failed, if the recording shows it.
+pub(super) fn still_needed(
+    analysis: DeviceAnalysis<'_>,
+    passes: &Passes,
+    failure: &Failure,
+) -> Option<StillNeeded> {
+    match analysis.origins.get(failure.stack).activity {
+        Activity::OptimizerState | Activity::OptimizerStep => of_optimizer(analysis, passes, failure),
+        Activity::Forward => layers::find(analysis, passes, failure),
+        _ => None,
     }
 }
 

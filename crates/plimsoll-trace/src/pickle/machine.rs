@@ -1,80 +1,58 @@
-//! The pickle machine: a stack, marks and a memo: [`read`].
+//! The pickle machine: a stack, marks and a memo: [`read`]. What it reads becomes the values of a [`Builder`].
 
 use std::io::Read;
 
+use super::builder::{Builder, Malformed, Scalar, Slot};
 use super::opcode as op;
 use super::source::Source;
-use crate::error::{SnapshotError, Why};
-use crate::grant::Grant;
-use crate::snapshot::Snapshot;
-use crate::torch::objects::Objects;
-use crate::torch::value::{Slot, Value};
 
-/// The longest text accepted; `fx_original_trace` is the longest that PyTorch writes.
-const LONGEST_TEXT_BYTES: u64 = 16 << 20;
-/// How often the memory use is checked, in bytes of the file.
+/// How often the builder is told of the machine's memory, in bytes of the file.
 const ACCOUNT_BYTES: u64 = 1 << 20;
 
-/// Reads a pickle to its end. `grant` bounds the memory it may use.
+/// Reads a pickle to its end: the offset behind it, and its outermost value.
 ///
 /// # Errors
-/// Anything that is not a pickled snapshot, with its offset.
-pub(crate) fn read(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> {
-    let objects = Objects::new().map_err(|why| SnapshotError { at: None, why })?;
-    let mut machine = Machine {
-        source: Source::new(input),
-        objects,
-        stack: Vec::new(),
-        marks: Vec::new(),
-        memo: Vec::new(),
-    };
-    match machine.run(grant) {
-        Ok(top) => {
-            let at = machine.source.at();
-            machine.objects.assemble(top).map_err(|why| SnapshotError::at(at, why))
-        }
-        Err((at, why)) => Err(SnapshotError::at(at, why)),
-    }
+/// What is no pickle, and what the builder refuses, with its offset.
+pub fn read<B: Builder>(input: impl Read, builder: &mut B) -> Result<(u64, B::Value), (u64, B::Error)> {
+    let source = Source::new(input);
+    Machine { source, builder, stack: Vec::new(), marks: Vec::new(), memo: Vec::new() }.run()
 }
 
-struct Machine<R> {
+struct Machine<'a, R, B: Builder> {
     source: Source<R>,
-    objects: Objects,
-    stack: Vec<Value>,
+    builder: &'a mut B,
+    stack: Vec<B::Value>,
     /// The stack positions of the open marks.
     marks: Vec<usize>,
-    memo: Vec<Value>,
+    memo: Vec<B::Value>,
 }
 
-impl<R: Read> Machine<R> {
-    /// Runs to `STOP` and returns the outermost value.
-    fn run(&mut self, grant: &Grant) -> Result<Value, (u64, Why)> {
+impl<R: Read, B: Builder> Machine<'_, R, B> {
+    /// Runs to `STOP`.
+    fn run(mut self) -> Result<(u64, B::Value), (u64, B::Error)> {
         let mut account_at = ACCOUNT_BYTES;
         loop {
             let at = self.source.at();
             if at >= account_at {
-                self.account(grant).map_err(|why| (at, why))?;
+                self.builder.account(self.heap_bytes()).map_err(|why| (at, why))?;
                 account_at = at + ACCOUNT_BYTES;
             }
             match self.step() {
                 Ok(None) => {}
-                Ok(Some(top)) => return Ok(top),
-                Err(why @ (Why::Ends | Why::Io(_))) => return Err((self.source.taken(), why)),
-                Err(why) => return Err((at, why)),
+                Ok(Some(top)) => return Ok((self.source.at(), top)),
+                Err(why) => return Err((self.source.failed_at().unwrap_or(at), why)),
             }
         }
     }
 
-    /// Fails if the file uses more memory than its length justifies.
-    fn account(&self, grant: &Grant) -> Result<(), Why> {
+    fn heap_bytes(&self) -> usize {
         let values = self.stack.capacity() + self.memo.capacity();
-        let own = values * size_of::<Value>() + self.marks.capacity() * size_of::<usize>();
-        grant.check((own + self.objects.heap_bytes()) as u64)
+        values * size_of::<B::Value>() + self.marks.capacity() * size_of::<usize>()
     }
 
     /// Runs one operation.
     #[inline]
-    fn step(&mut self) -> Result<Option<Value>, Why> {
+    fn step(&mut self) -> Result<Option<B::Value>, B::Error> {
         let opcode = self.source.byte()?;
         match opcode {
             op::BINGET => {
@@ -97,14 +75,20 @@ impl<R: Read> Machine<R> {
                 self.put(index as usize)?;
             }
             op::MARK => self.marks.push(self.stack.len()),
-            op::EMPTY_DICT => self.stack.push(Value::EmptyDict(Slot::NONE)),
-            op::EMPTY_LIST => self.stack.push(Value::EmptyList(Slot::NONE)),
+            op::EMPTY_DICT => {
+                let dict = self.builder.dict();
+                self.push(dict)?;
+            }
+            op::EMPTY_LIST => {
+                let list = self.builder.list();
+                self.push(list)?;
+            }
             op::SETITEMS => {
                 let mark = self.mark()?;
                 self.set(mark)?;
             }
             op::SETITEM => {
-                let mark = self.stack.len().checked_sub(2).ok_or_else(empty_stack)?;
+                let mark = self.from_top(2)?;
                 self.set(mark)?;
             }
             op::APPENDS => {
@@ -112,20 +96,20 @@ impl<R: Read> Machine<R> {
                 self.append(mark)?;
             }
             op::APPEND => {
-                let mark = self.stack.len().checked_sub(1).ok_or_else(empty_stack)?;
+                let mark = self.from_top(1)?;
                 self.append(mark)?;
             }
             op::BININT => {
                 let number = i32::from_le_bytes(self.source.array()?);
-                self.stack.push(Value::Int(i64::from(number)));
+                self.scalar(Scalar::Int(i64::from(number)))?;
             }
             op::BININT1 => {
                 let number = self.source.byte()?;
-                self.stack.push(Value::Int(i64::from(number)));
+                self.scalar(Scalar::Int(i64::from(number)))?;
             }
             op::BININT2 => {
                 let number = u16::from_le_bytes(self.source.array()?);
-                self.stack.push(Value::Int(i64::from(number)));
+                self.scalar(Scalar::Int(i64::from(number)))?;
             }
             op::LONG1 => {
                 let length = u64::from(self.source.byte()?);
@@ -135,7 +119,10 @@ impl<R: Read> Machine<R> {
                 let length = u32::from_le_bytes(self.source.array()?);
                 self.long(u64::from(length))?;
             }
-            op::BINFLOAT => self.stack.push(Value::Float(f64::from_be_bytes(self.source.array()?))),
+            op::BINFLOAT => {
+                let number = f64::from_be_bytes(self.source.array()?);
+                self.scalar(Scalar::Float(number))?;
+            }
             op::SHORT_BINUNICODE => {
                 let length = u64::from(self.source.byte()?);
                 self.text(length)?;
@@ -148,9 +135,9 @@ impl<R: Read> Machine<R> {
                 let length = u64::from_le_bytes(self.source.array()?);
                 self.text(length)?;
             }
-            op::NONE => self.stack.push(Value::None),
-            op::NEWTRUE => self.stack.push(Value::Bool(true)),
-            op::NEWFALSE => self.stack.push(Value::Bool(false)),
+            op::NONE => self.scalar(Scalar::None)?,
+            op::NEWTRUE => self.scalar(Scalar::Bool(true))?,
+            op::NEWFALSE => self.scalar(Scalar::Bool(false))?,
             op::TUPLE2 => self.tuple(2)?,
             op::FRAME => drop(self.source.array::<8>()?),
             op::STOP => return self.pop().map(Some),
@@ -159,24 +146,24 @@ impl<R: Read> Machine<R> {
         Ok(None)
     }
 
-    /// Operations that PyTorch's dumps do not use, and those that are refused.
+    /// Operations that PyTorch's snapshots do not use, and those that are refused.
     #[cold]
-    fn rare(&mut self, opcode: u8) -> Result<(), Why> {
+    fn rare(&mut self, opcode: u8) -> Result<(), B::Error> {
         match opcode {
             op::PROTO => {
                 let version = self.source.byte()?;
                 if !(2..=5).contains(&version) {
-                    return Err(Why::Protocol(version));
+                    return Err(Malformed::Protocol(version).into());
                 }
             }
             op::LIST => {
-                let mark = self.mark()?;
-                self.stack.insert(mark, Value::EmptyList(Slot::NONE));
+                let (mark, list) = (self.mark()?, self.builder.list());
+                self.insert(mark, list)?;
                 self.append(mark + 1)?;
             }
             op::DICT => {
-                let mark = self.mark()?;
-                self.stack.insert(mark, Value::EmptyDict(Slot::NONE));
+                let (mark, dict) = (self.mark()?, self.builder.dict());
+                self.insert(mark, dict)?;
                 self.set(mark + 1)?;
             }
             op::TUPLE => {
@@ -187,19 +174,20 @@ impl<R: Read> Machine<R> {
             op::TUPLE1 => self.tuple(1)?,
             op::TUPLE3 => self.tuple(3)?,
             op::POP => drop(self.pop()?),
-            op::POP_MARK => {
+            // What is added to a set is not kept.
+            op::POP_MARK | op::ADDITEMS => {
                 let mark = self.mark()?;
                 self.stack.truncate(mark);
             }
             op::DUP => {
                 let top = *self.stack.last().ok_or_else(empty_stack)?;
-                self.stack.push(top);
+                self.push(top)?;
             }
-            op::SHORT_BINBYTES => {
+            op::SHORT_BINBYTES | op::SHORT_BINSTRING => {
                 let length = u64::from(self.source.byte()?);
                 self.opaque(length)?;
             }
-            op::BINBYTES => {
+            op::BINBYTES | op::BINSTRING => {
                 let length = u32::from_le_bytes(self.source.array()?);
                 self.opaque(u64::from(length))?;
             }
@@ -207,41 +195,79 @@ impl<R: Read> Machine<R> {
                 let length = u64::from_le_bytes(self.source.array()?);
                 self.opaque(length)?;
             }
-            op::EMPTY_SET => self.stack.push(Value::Opaque),
-            op::ADDITEMS => {
-                let mark = self.mark()?;
-                self.stack.truncate(mark);
-            }
+            op::EMPTY_SET => self.scalar(Scalar::Opaque)?,
             op::FROZENSET => {
                 let mark = self.mark()?;
                 self.stack.truncate(mark);
-                self.stack.push(Value::Opaque);
+                self.scalar(Scalar::Opaque)?;
             }
-            op::GLOBAL | op::INST => {
-                let module = self.line()?;
-                let name = self.line()?;
-                return Err(Why::Global(format!("{module}.{name}")));
+            op::GLOBAL => {
+                let (module, name) = (self.line()?, self.line()?);
+                let known = self.builder.global(&module, &name)?;
+                self.push(known)?;
+            }
+            op::INST => {
+                let (module, name) = (self.line()?, self.line()?);
+                self.builder.global(&module, &name)?;
+                return Err(Malformed::Opcode(opcode).into());
             }
             op::STACK_GLOBAL => {
                 let (name, module) = (self.pop()?, self.pop()?);
-                return Err(Why::Global(format!("{}.{}", self.word(module), self.word(name))));
+                let (Some(module), Some(name)) = (self.builder.text_of(module), self.builder.text_of(name))
+                else {
+                    return Err(Malformed::Broken("an object whose name is no text").into());
+                };
+                let known = self.builder.global(&module, &name)?;
+                self.push(known)?;
             }
-            byte => return Err(Why::Opcode { byte, name: op::name(byte) }),
+            op::BINPERSID => {
+                let id = self.pop()?;
+                let object = self.builder.persistent(id)?;
+                self.push(object)?;
+            }
+            op::REDUCE => {
+                let (arguments, function) = (self.pop()?, self.pop()?);
+                let given = self.builder.reduce(function, arguments)?;
+                self.push(given)?;
+            }
+            op::BUILD => {
+                let (state, object) = (self.pop()?, *self.stack.last().ok_or_else(empty_stack)?);
+                self.builder.build(object, state)?;
+            }
+            byte => return Err(Malformed::Opcode(byte).into()),
         }
         Ok(())
     }
 
     #[inline]
-    fn get(&mut self, index: usize) -> Result<(), Why> {
-        let value = *self.memo.get(index).ok_or_else(never_written)?;
+    fn push(&mut self, value: B::Value) -> Result<(), B::Error> {
+        self.builder.pushed(1)?;
         self.stack.push(value);
         Ok(())
     }
 
+    #[inline]
+    fn scalar(&mut self, scalar: Scalar) -> Result<(), B::Error> {
+        let value = self.builder.scalar(scalar);
+        self.push(value)
+    }
+
+    fn insert(&mut self, mark: usize, value: B::Value) -> Result<(), B::Error> {
+        self.builder.pushed(1)?;
+        self.stack.insert(mark, value);
+        Ok(())
+    }
+
+    #[inline]
+    fn get(&mut self, index: usize) -> Result<(), B::Error> {
+        let value = *self.memo.get(index).ok_or_else(never_written)?;
+        self.push(value)
+    }
+
     /// A run of `GET`s, which is how a stack is written: nine tenths of a file's operations.
-    fn gets(&mut self) -> Result<(), Why> {
+    fn gets(&mut self) -> Result<(), B::Error> {
         let Self { source, memo, stack, .. } = self;
-        let window = source.window();
+        let (window, before) = (source.window(), stack.len());
         let mut next = 0;
         while let Some(&[opcode, a, b, c, d]) = window[next..].first_chunk::<5>() {
             let (index, length) = match opcode {
@@ -253,29 +279,30 @@ impl<R: Read> Machine<R> {
             next += length;
         }
         source.pass(next);
-        Ok(())
+        let count = self.stack.len() - before;
+        self.builder.pushed(count)
     }
 
     #[inline]
-    fn put(&mut self, index: usize) -> Result<(), Why> {
+    fn put(&mut self, index: usize) -> Result<(), B::Error> {
         let top = self.stack.last_mut().ok_or_else(empty_stack)?;
-        *top = top.kept(Slot::new(index));
+        *top = B::kept(*top, Slot::new(index));
         if index == self.memo.len() {
             self.memo.push(*top);
         } else if let Some(place) = self.memo.get_mut(index) {
             *place = *top;
         } else {
             // Writers write indices in order.
-            return Err(Why::Broken("a memo is written out of order"));
+            return Err(Malformed::Broken("a memo is written out of order").into());
         }
         Ok(())
     }
 
-    fn long(&mut self, length: u64) -> Result<(), Why> {
+    fn long(&mut self, length: u64) -> Result<(), B::Error> {
         // Nearly all are addresses of 6 bytes and times of 7; the sign is spread from the top.
         if let (1..=8, Some(&bytes)) = (length, self.source.window().first_chunk::<8>()) {
             let empty_bits = 64 - 8 * length as u32;
-            self.stack.push(Value::Int((i64::from_le_bytes(bytes) << empty_bits) >> empty_bits));
+            self.scalar(Scalar::Int((i64::from_le_bytes(bytes) << empty_bits) >> empty_bits))?;
             self.source.pass(length as usize);
             return Ok(());
         }
@@ -289,83 +316,84 @@ impl<R: Read> Machine<R> {
             bytes[given.len()..].fill(0xff);
         }
         let number = i128::from_le_bytes(bytes);
-        let value = match (i64::try_from(number), u64::try_from(number)) {
-            (Ok(number), _) => Value::Int(number),
-            (_, Ok(number)) => Value::Big(number),
-            _ => Value::Opaque,
-        };
-        self.stack.push(value);
-        Ok(())
+        self.scalar(match (i64::try_from(number), u64::try_from(number)) {
+            (Ok(number), _) => Scalar::Int(number),
+            (_, Ok(number)) => Scalar::Big(number),
+            _ => Scalar::Opaque,
+        })
     }
 
-    fn text(&mut self, length: u64) -> Result<(), Why> {
-        if length > LONGEST_TEXT_BYTES {
-            return Err(Why::TooMany { what: "bytes in one text", most: LONGEST_TEXT_BYTES });
+    fn text(&mut self, length: u64) -> Result<(), B::Error> {
+        if length > B::LONGEST_TEXT_BYTES {
+            return Err(Malformed::LongText { most: B::LONGEST_TEXT_BYTES }.into());
         }
         let bytes = self.source.bytes(length as usize)?;
-        self.stack.push(self.objects.text(bytes)?);
-        Ok(())
+        let text = self.builder.text(bytes)?;
+        self.push(text)
     }
 
-    fn opaque(&mut self, length: u64) -> Result<(), Why> {
+    fn opaque(&mut self, length: u64) -> Result<(), B::Error> {
         self.source.skip(length)?;
-        self.stack.push(Value::Opaque);
-        Ok(())
+        self.scalar(Scalar::Opaque)
     }
 
-    fn tuple(&mut self, count: usize) -> Result<(), Why> {
-        let start = self.stack.len().checked_sub(count).ok_or_else(empty_stack)?;
-        let tuple = self.objects.tuple(&self.stack[start..])?;
+    fn tuple(&mut self, count: usize) -> Result<(), B::Error> {
+        let start = self.from_top(count)?;
+        let tuple = self.builder.tuple(&self.stack[start..])?;
         self.stack.truncate(start);
-        self.stack.push(tuple);
-        Ok(())
+        self.push(tuple)
     }
 
     /// Appends the values above `mark` to the list below it.
-    fn append(&mut self, mark: usize) -> Result<(), Why> {
+    fn append(&mut self, mark: usize) -> Result<(), B::Error> {
         let list = self.below(mark)?;
-        let list = self.objects.append(list, &self.stack[mark..])?;
+        let list = self.builder.append(list, &self.stack[mark..])?;
         self.became(mark, list);
         Ok(())
     }
 
     /// Sets the keys and values above `mark` in the dictionary below it.
-    fn set(&mut self, mark: usize) -> Result<(), Why> {
+    fn set(&mut self, mark: usize) -> Result<(), B::Error> {
         let dict = self.below(mark)?;
         if !(self.stack.len() - mark).is_multiple_of(2) {
-            return Err(Why::Broken("a dict has a key without a value"));
+            return Err(Malformed::Broken("a dict has a key without a value").into());
         }
-        let dict = self.objects.set(dict, &self.stack[mark..])?;
+        let dict = self.builder.set(dict, &self.stack[mark..])?;
         self.became(mark, dict);
         Ok(())
     }
 
-    fn below(&self, mark: usize) -> Result<Value, Why> {
+    fn below(&self, mark: usize) -> Result<B::Value, Malformed> {
         mark.checked_sub(1).and_then(|below| self.stack.get(below)).copied().ok_or_else(empty_stack)
     }
 
     /// The container below `mark` became this value: updates the stack and the memo.
-    fn became(&mut self, mark: usize, container: Value) {
+    fn became(&mut self, mark: usize, container: B::Value) {
         self.stack.truncate(mark);
         let below = &mut self.stack[mark - 1];
-        let slot = below.slot();
+        let slot = B::slot(*below);
         *below = container;
         if let Some(place) = slot.index().and_then(|index| self.memo.get_mut(index)) {
             *place = container;
         }
     }
 
-    fn mark(&mut self) -> Result<usize, Why> {
+    /// The stack position of the topmost values.
+    fn from_top(&self, count: usize) -> Result<usize, Malformed> {
+        self.stack.len().checked_sub(count).ok_or_else(empty_stack)
+    }
+
+    fn mark(&mut self) -> Result<usize, Malformed> {
         let mark = self.marks.pop().ok_or_else(never_began)?;
         if mark > self.stack.len() { Err(empty_stack()) } else { Ok(mark) }
     }
 
-    fn pop(&mut self) -> Result<Value, Why> {
-        self.stack.pop().ok_or_else(empty_stack)
+    fn pop(&mut self) -> Result<B::Value, B::Error> {
+        self.stack.pop().ok_or_else(|| empty_stack().into())
     }
 
-    /// A line of text, for the name in a refusal.
-    fn line(&mut self) -> Result<String, Why> {
+    /// A line of text: a name. No known one is as long as what is read of it.
+    fn line(&mut self) -> Result<String, Malformed> {
         let mut line = Vec::new();
         while line.len() < 200 {
             match self.source.byte()? {
@@ -375,27 +403,19 @@ impl<R: Read> Machine<R> {
         }
         Ok(String::from_utf8_lossy(&line).into_owned())
     }
-
-    /// A text value, for the name in a refusal.
-    fn word(&self, value: Value) -> String {
-        match value {
-            Value::Text(text) => self.objects.word(text).chars().take(200).collect(),
-            other => other.what().to_owned(),
-        }
-    }
 }
 
 #[cold]
-fn empty_stack() -> Why {
-    Why::Broken("an operation takes from an empty stack")
+fn empty_stack() -> Malformed {
+    Malformed::Broken("an operation takes from an empty stack")
 }
 
 #[cold]
-fn never_written() -> Why {
-    Why::Broken("a memo that was never written is read")
+fn never_written() -> Malformed {
+    Malformed::Broken("a memo that was never written is read")
 }
 
 #[cold]
-fn never_began() -> Why {
-    Why::Broken("items end that never began")
+fn never_began() -> Malformed {
+    Malformed::Broken("items end that never began")
 }

@@ -1,10 +1,9 @@
-//! Pickle's opcodes; names as in Python's `pickletools`. The reader of PyTorch's `.pt` files, in another crate, uses them too.
+//! Pickle's opcodes; names as in Python's `pickletools`.
 
 macro_rules! opcodes {
     ($($name:ident = $byte:expr),+ $(,)?) => {
         $(
-            #[doc = concat!("The operation `", stringify!($name), "`.")]
-            pub const $name: u8 = $byte;
+            pub(super) const $name: u8 = $byte;
         )+
 
         /// The operation's name.

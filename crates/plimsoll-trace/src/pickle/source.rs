@@ -2,9 +2,9 @@
 
 use std::io::{ErrorKind, Read};
 
-use crate::error::Why;
+use super::builder::Malformed;
 
-/// The window's size; a longer text widens it.
+/// The window's size at first; a longer text widens it.
 const WINDOW_BYTES: usize = 256 << 10;
 
 /// A buffered reader that knows its offset.
@@ -16,11 +16,13 @@ pub(super) struct Source<R> {
     end: usize,
     /// The window's offset in the file.
     start: u64,
+    /// Whether more was needed than could be read.
+    has_failed: bool,
 }
 
 impl<R: Read> Source<R> {
     pub(super) fn new(input: R) -> Self {
-        Self { input, window: vec![0; WINDOW_BYTES], next: 0, end: 0, start: 0 }
+        Self { input, window: vec![0; WINDOW_BYTES], next: 0, end: 0, start: 0, has_failed: false }
     }
 
     /// The offset of the next byte.
@@ -28,13 +30,13 @@ impl<R: Read> Source<R> {
         self.start + self.next as u64
     }
 
-    /// The offset up to which the file was read.
-    pub(super) fn taken(&self) -> u64 {
-        self.start + self.end as u64
+    /// The offset up to which the file was read, if it could not be read on.
+    pub(super) fn failed_at(&self) -> Option<u64> {
+        self.has_failed.then_some(self.start + self.end as u64)
     }
 
     #[inline]
-    pub(super) fn byte(&mut self) -> Result<u8, Why> {
+    pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
         if self.next == self.end {
             self.need(1)?;
         }
@@ -44,7 +46,7 @@ impl<R: Read> Source<R> {
     }
 
     #[inline]
-    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Why> {
+    pub(super) fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
         if self.end - self.next < N {
             self.need(N)?;
         }
@@ -56,7 +58,7 @@ impl<R: Read> Source<R> {
 
     /// The next bytes.
     #[inline]
-    pub(super) fn bytes(&mut self, count: usize) -> Result<&[u8], Why> {
+    pub(super) fn bytes(&mut self, count: usize) -> Result<&[u8], Malformed> {
         if self.end - self.next < count {
             self.need(count)?;
         }
@@ -78,7 +80,7 @@ impl<R: Read> Source<R> {
     }
 
     /// Skips any number of bytes.
-    pub(super) fn skip(&mut self, mut count: u64) -> Result<(), Why> {
+    pub(super) fn skip(&mut self, mut count: u64) -> Result<(), Malformed> {
         while count > 0 {
             if self.next == self.end {
                 self.need(1)?;
@@ -92,21 +94,28 @@ impl<R: Read> Source<R> {
 
     /// Moves the window until `count` bytes are in it.
     #[cold]
-    fn need(&mut self, count: usize) -> Result<(), Why> {
+    fn need(&mut self, count: usize) -> Result<(), Malformed> {
         self.window.copy_within(self.next..self.end, 0);
         self.start += self.next as u64;
         self.end -= self.next;
         self.next = 0;
-        if count > self.window.len() {
-            self.window.resize(count, 0);
-        }
+        let filled = self.fill(count);
+        self.has_failed = filled.is_err();
+        filled
+    }
+
+    /// Reads until `count` bytes are in the window, which widens as they come: a length may be a lie.
+    fn fill(&mut self, count: usize) -> Result<(), Malformed> {
         while self.end < count {
+            if self.end == self.window.len() {
+                self.window.resize(count.min(2 * self.end), 0);
+            }
             match self.input.read(&mut self.window[self.end..]) {
-                Ok(0) => return Err(Why::Ends),
+                Ok(0) => return Err(Malformed::Ends),
                 Ok(read) => self.end += read,
                 Err(why) if why.kind() == ErrorKind::Interrupted => {}
-                Err(why) if why.kind() == ErrorKind::UnexpectedEof => return Err(Why::Ends),
-                Err(why) => return Err(Why::Io(why)),
+                Err(why) if why.kind() == ErrorKind::UnexpectedEof => return Err(Malformed::Ends),
+                Err(why) => return Err(Malformed::Io(why)),
             }
         }
         Ok(())

@@ -10,8 +10,10 @@ use std::ops::Range;
 use hashbrown::HashMap;
 use plimsoll_alloc::PoolId;
 
-use super::value::{Slot, Value};
+use super::value::Value;
 use crate::error::Why;
+use crate::grant::Grant;
+use crate::pickle::{Builder, Scalar, Slot};
 use crate::snapshot::{
     Action, Annotation, Block, CategoryId, Event, Frame, FrameId, Key, KeySet, Kind, Segment, Snapshot,
     StackId, TextId,
@@ -19,6 +21,8 @@ use crate::snapshot::{
 
 /// The records made so far, and the open containers.
 pub(crate) struct Objects {
+    /// The memory that reading may take.
+    grant: Grant,
     /// The snapshot being built: texts, stacks, pools and facts.
     pub(super) snapshot: Snapshot,
     pub(super) segments: Vec<Segment>,
@@ -92,7 +96,8 @@ pub(super) fn too_many_categories() -> Why {
 }
 
 impl Objects {
-    pub(crate) fn new() -> Result<Self, Why> {
+    /// None yet; `grant` bounds the memory that they may take.
+    pub(crate) fn new(grant: &Grant) -> Result<Self, Why> {
         let mut snapshot = Snapshot::default();
         let mut first = None;
         for action in Action::ALL {
@@ -100,6 +105,7 @@ impl Objects {
             first.get_or_insert(id);
         }
         Ok(Self {
+            grant: grant.clone(),
             snapshot,
             segments: Vec::new(),
             blocks: Vec::new(),
@@ -116,14 +122,34 @@ impl Objects {
             forward_frames: HashMap::new(),
         })
     }
+}
 
-    /// A text, by its bytes.
-    pub(crate) fn text(&mut self, bytes: &[u8]) -> Result<Value, Why> {
+/// A snapshot names no Python objects, so none is known.
+impl Builder for Objects {
+    type Value = Value;
+    type Error = Why;
+
+    /// `fx_original_trace` is the longest that PyTorch writes.
+    const LONGEST_TEXT_BYTES: u64 = 16 << 20;
+
+    #[inline]
+    fn scalar(&mut self, scalar: Scalar) -> Value {
+        match scalar {
+            Scalar::None => Value::None,
+            Scalar::Bool(on) => Value::Bool(on),
+            Scalar::Int(number) => Value::Int(number),
+            Scalar::Big(number) => Value::Big(number),
+            Scalar::Float(number) => Value::Float(number),
+            Scalar::Opaque => Value::Opaque,
+        }
+    }
+
+    fn text(&mut self, bytes: &[u8]) -> Result<Value, Why> {
         self.snapshot.texts.intern_bytes(bytes).map(Value::Text).ok_or_else(|| ids_ran_out("texts"))
     }
 
-    /// A tuple. Only pairs of integers are used: pools.
-    pub(crate) fn tuple(&mut self, items: &[Value]) -> Result<Value, Why> {
+    /// Only pairs of integers are used: pools.
+    fn tuple(&mut self, items: &[Value]) -> Result<Value, Why> {
         let [first, second] = items else { return Ok(Value::Opaque) };
         let (Some(first), Some(second)) = (natural(*first), natural(*second)) else {
             return Ok(Value::Opaque);
@@ -132,8 +158,17 @@ impl Objects {
         pool.map(Value::Pool).ok_or_else(|| ids_ran_out("pools"))
     }
 
-    /// Appends `items` to a list; returns the list's new value.
-    pub(crate) fn append(&mut self, list: Value, items: &[Value]) -> Result<Value, Why> {
+    #[inline]
+    fn list(&mut self) -> Value {
+        Value::EmptyList(Slot::NONE)
+    }
+
+    #[inline]
+    fn dict(&mut self) -> Value {
+        Value::EmptyDict(Slot::NONE)
+    }
+
+    fn append(&mut self, list: Value, items: &[Value]) -> Result<Value, Why> {
         let Some(&first) = items.first() else { return Ok(list) };
         match list {
             Value::EmptyList(slot) => self.begin_list(slot, first, items),
@@ -157,6 +192,64 @@ impl Objects {
         }
     }
 
+    fn set(&mut self, dict: Value, items: &[Value]) -> Result<Value, Why> {
+        match dict {
+            Value::EmptyDict(slot) => match deciding(items) {
+                Some(Kind::Frame) => match self.whole_frame(items)? {
+                    Some(frame) => Ok(Value::Frame(frame, slot)),
+                    None => self.keep(slot, items),
+                },
+                Some(kind) => self.record(kind, items),
+                None => self.keep(slot, items),
+            },
+            Value::Dict(at, slot) => self.keep_more(at, slot, items),
+            Value::Frame(id, slot) => {
+                let mut frame = *self.snapshot.stacks.get_frame(id);
+                for pair in items.chunks_exact(2) {
+                    self.set_frame(&mut frame, pair[0], pair[1])?;
+                }
+                Ok(Value::Frame(self.frame(frame)?, slot))
+            }
+            record @ (Value::Segment(_)
+            | Value::Block(_)
+            | Value::History(_)
+            | Value::Event(_)
+            | Value::Annotation(_)) => {
+                self.set_more(record, items)?;
+                Ok(record)
+            }
+            Value::Opaque => Ok(dict),
+            other => Err(Why::Mixed { list: "what keys are set in", found: other.what() }),
+        }
+    }
+
+    fn text_of(&self, value: Value) -> Option<String> {
+        match value {
+            Value::Text(text) => Some(self.word(text).chars().take(200).collect()),
+            _ => None,
+        }
+    }
+
+    fn global(&mut self, module: &str, name: &str) -> Result<Value, Why> {
+        Err(Why::Global(format!("{module}.{name}")))
+    }
+
+    #[inline]
+    fn slot(value: Value) -> Slot {
+        value.slot()
+    }
+
+    #[inline]
+    fn kept(value: Value, slot: Slot) -> Value {
+        value.kept(slot)
+    }
+
+    fn account(&mut self, reader_bytes: usize) -> Result<(), Why> {
+        self.grant.check((reader_bytes + self.heap_bytes()) as u64)
+    }
+}
+
+impl Objects {
     /// The first entry decides the kind of list.
     fn begin_list(&mut self, slot: Slot, first: Value, items: &[Value]) -> Result<Value, Why> {
         let list = match first {
@@ -228,38 +321,6 @@ impl Objects {
         Ok(())
     }
 
-    /// Adds alternating keys and values to a dictionary; returns its new value.
-    pub(crate) fn set(&mut self, dict: Value, items: &[Value]) -> Result<Value, Why> {
-        match dict {
-            Value::EmptyDict(slot) => match deciding(items) {
-                Some(Kind::Frame) => match self.whole_frame(items)? {
-                    Some(frame) => Ok(Value::Frame(frame, slot)),
-                    None => self.keep(slot, items),
-                },
-                Some(kind) => self.record(kind, items),
-                None => self.keep(slot, items),
-            },
-            Value::Dict(at, slot) => self.keep_more(at, slot, items),
-            Value::Frame(id, slot) => {
-                let mut frame = *self.snapshot.stacks.get_frame(id);
-                for pair in items.chunks_exact(2) {
-                    self.set_frame(&mut frame, pair[0], pair[1])?;
-                }
-                Ok(Value::Frame(self.frame(frame)?, slot))
-            }
-            record @ (Value::Segment(_)
-            | Value::Block(_)
-            | Value::History(_)
-            | Value::Event(_)
-            | Value::Annotation(_)) => {
-                self.set_more(record, items)?;
-                Ok(record)
-            }
-            Value::Opaque => Ok(dict),
-            other => Err(Why::Mixed { list: "what keys are set in", found: other.what() }),
-        }
-    }
-
     pub(super) fn frame(&mut self, frame: Frame) -> Result<FrameId, Why> {
         self.snapshot.stacks.frame(frame).ok_or_else(|| ids_ran_out("frames"))
     }
@@ -298,7 +359,7 @@ impl Objects {
     }
 
     /// Bytes of memory that the records hold.
-    pub(crate) fn heap_bytes(&self) -> usize {
+    fn heap_bytes(&self) -> usize {
         let Self { snapshot, segments, blocks, histories, events, annotations, .. } = self;
         snapshot.texts.heap_bytes()
             + snapshot.stacks.heap_bytes()

@@ -1,6 +1,7 @@
 //! A value on the reader's stack and in its memo: [`Value`], 16 bytes.
 
 use crate::error::Why;
+use crate::pickle::Slot;
 use crate::snapshot::{FrameId, Key, PoolIndex, StackId, TextId};
 
 /// A value while a snapshot is being read. Containers are turned into records of the snapshot as soon as
@@ -35,22 +36,6 @@ pub(crate) enum Value {
 }
 
 const _: () = assert!(size_of::<Value>() == 16, "a value is copied often");
-
-/// A container's memo index, so that the memo can be updated when the container becomes a record.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Slot(u32);
-
-impl Slot {
-    pub(crate) const NONE: Self = Self(u32::MAX);
-
-    pub(crate) fn new(index: usize) -> Self {
-        u32::try_from(index).map_or(Self::NONE, Self)
-    }
-
-    pub(crate) fn index(self) -> Option<usize> {
-        (self != Self::NONE).then_some(self.0 as usize)
-    }
-}
 
 impl Value {
     /// This container's memo index.

@@ -6,8 +6,8 @@ use plimsoll_alloc::{
 
 use super::Outcome;
 use super::program::{Program, Step};
-use crate::explain::StillNeeded;
 use crate::snapshot::{EventIndex, PoolIndex};
+use crate::still_needed::StillNeeded;
 
 /// The bytes of a device without a bound. Address space is reserved in proportion, so it is finite.
 const BOUNDLESS_BYTES: u64 = 1 << 50;

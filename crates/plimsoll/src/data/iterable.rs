@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::dataset::SampleSeed;
 use super::epoch::{Maker, Source};
-use super::workers::{WorkerInfo, Workers};
+use super::workers::{WorkerInfo, Workers, worker_options};
 use super::{DataError, Epoch, Field, HostBatch, LoaderState, Sample};
 
 /// Samples that can only be gone through.
@@ -66,7 +66,8 @@ impl<F: FnMut(&mut Sample<'_>) -> Result<bool, DataError> + Send> SampleIterator
     }
 }
 
-/// Batches of an [`IterableDataset`]. Its options are those of [`DataLoader`](super::DataLoader) that do not need a length.
+/// Batches of an [`IterableDataset`]. Its options are those of [`DataLoader`](super::DataLoader) that do not need a length. Batches
+/// depend on the number of workers.
 #[derive(Clone)]
 pub struct IterableLoader {
     dataset: Arc<dyn IterableDataset>,
@@ -87,43 +88,7 @@ impl IterableLoader {
         Ok(Self { dataset, batch_size, keep_last: true, workers: Workers::none() })
     }
 
-    /// As [`DataLoader::workers`](super::DataLoader::workers). Batches depend on the number of workers.
-    #[must_use]
-    pub fn workers(mut self, workers: usize) -> Self {
-        self.workers.count = workers;
-        self
-    }
-
-    /// As [`DataLoader::prefetch_factor`](super::DataLoader::prefetch_factor).
-    #[must_use]
-    pub fn prefetch_factor(mut self, batches: usize) -> Self {
-        self.workers.prefetch_factor = batches.max(1);
-        self
-    }
-
-    /// As [`DataLoader::persistent_workers`](super::DataLoader::persistent_workers).
-    #[must_use]
-    pub fn persistent_workers(mut self) -> Self {
-        self.workers.kept = Some(Arc::default());
-        self
-    }
-
-    /// As [`DataLoader::worker_init`](super::DataLoader::worker_init).
-    #[must_use]
-    pub fn worker_init(
-        mut self,
-        init: impl Fn(WorkerInfo) -> Result<(), DataError> + Send + Sync + 'static,
-    ) -> Self {
-        self.workers.init = Some(Arc::new(init));
-        self
-    }
-
-    /// As [`DataLoader::seed`](super::DataLoader::seed).
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.workers.seed = seed;
-        self
-    }
+    worker_options!();
 
     /// Drops each worker's last batch if it is not full.
     #[must_use]

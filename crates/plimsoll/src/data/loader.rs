@@ -11,7 +11,7 @@ use super::epoch::Source;
 use super::indexed::{BatchContent, Plan, SpareBatches};
 use super::sampler::Batches;
 use super::state::checksum;
-use super::workers::{WorkerInfo, Workers};
+use super::workers::{WorkerInfo, Workers, worker_options};
 use super::{
     BatchSampler, DataError, Dataset, Epoch, Field, HostBatch, LoaderState, Order, RandomSampler, Sampler,
     SequentialSampler,
@@ -104,13 +104,7 @@ impl DataLoader {
         self
     }
 
-    /// The seed of what is random in samples ([`Sample::seed`](super::Sample::seed)) and of workers
-    /// ([`WorkerInfo::seed`]); 0 by default.
-    #[must_use]
-    pub fn seed(mut self, seed: u64) -> Self {
-        self.workers.seed = seed;
-        self
-    }
+    worker_options!();
 
     /// Makes each batch of its samples by a function, for samples whose shapes differ: [`Pad`](super::Pad), for
     /// example. It is given a batch of one for each sample. As PyTorch: `collate_fn`.
@@ -120,40 +114,6 @@ impl DataLoader {
         collate: impl Fn(Vec<HostBatch>) -> Result<HostBatch, DataError> + Send + Sync + 'static,
     ) -> Self {
         self.collate = Some(Arc::new(collate));
-        self
-    }
-
-    /// The number of threads that make batches ahead of the consumer; with 0, its own thread makes them.
-    /// As PyTorch: `num_workers`.
-    #[must_use]
-    pub fn workers(mut self, workers: usize) -> Self {
-        self.workers.count = workers;
-        self
-    }
-
-    /// How many batches each worker may be ahead, including the one it is making; 2 by default,
-    /// never less than 1.
-    #[must_use]
-    pub fn prefetch_factor(mut self, batches: usize) -> Self {
-        self.workers.prefetch_factor = batches.max(1);
-        self
-    }
-
-    /// Keeps the worker threads between epochs: they end with the last clone of the loader.
-    #[must_use]
-    pub fn persistent_workers(mut self) -> Self {
-        self.workers.kept = Some(Arc::default());
-        self
-    }
-
-    /// Runs a function in each worker thread when it starts; if it fails, so does the epoch. As PyTorch:
-    /// `worker_init_fn`. Without workers it does not run.
-    #[must_use]
-    pub fn worker_init(
-        mut self,
-        init: impl Fn(WorkerInfo) -> Result<(), DataError> + Send + Sync + 'static,
-    ) -> Self {
-        self.workers.init = Some(Arc::new(init));
         self
     }
 

@@ -7,7 +7,7 @@ use plimsoll_tensor::{DType, Device, Error, MemoryFormat, Result, Tensor};
 
 use super::member::{Member, MemberMut, Members, MembersMut};
 use super::summary::Summary;
-use crate::serialize::{IncompatibleKeys, SerializeError, StateDict, Strict, TensorSource, load_into};
+use crate::state_dict::{IncompatibleKeys, SerializeError, StateDict, Strict, TensorSource, load_into};
 
 /// A layer, or a model made of layers. As `torch.nn.Module`.
 ///

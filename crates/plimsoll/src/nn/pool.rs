@@ -28,35 +28,58 @@ pub type MaxPool2d = MaxPool<2>;
 /// As `torch.nn.MaxPool3d`.
 pub type MaxPool3d = MaxPool<3>;
 
+/// A layer's windows.
+macro_rules! windows {
+    ($($layer:ident $options:ident)*) => {$(
+        impl<const D: usize> $layer<D> {
+            /// Windows of `kernel` places in each dimension, side by side.
+            ///
+            /// # Errors
+            /// None today; a `Result` like every layer's, so that all are built alike.
+            pub fn new(scope: &Scope, kernel: usize) -> Result<Self> {
+                Self::with(scope, $options::square(kernel))
+            }
+
+            /// Windows of any size.
+            ///
+            /// # Errors
+            /// As `new`.
+            pub fn with(scope: &Scope, options: $options<D>) -> Result<Self> {
+                Ok($layer { label: scope.label(), options })
+            }
+        }
+    )*};
+}
+windows! {
+    MaxPool MaxPoolOptions
+    MaxUnpool MaxPoolOptions
+    AvgPool AvgPoolOptions
+}
+
+/// How far windows are apart, and how far they reach outside the image.
+macro_rules! placed {
+    ($($layer:ident)*) => {$(
+        impl<const D: usize> $layer<D> {
+            /// The same layer with windows this far apart in each dimension.
+            pub fn stride(mut self, stride: usize) -> Self {
+                self.options.stride = [stride; D];
+                self
+            }
+
+            /// The same layer with this many places outside the image on every side: never the largest, and zeros in a mean.
+            pub fn padding(mut self, padding: usize) -> Self {
+                self.options.padding = [padding; D];
+                self
+            }
+        }
+    )*};
+}
+placed! {
+    MaxPool
+    AvgPool
+}
+
 impl<const D: usize> MaxPool<D> {
-    /// Windows of `kernel` places in each dimension, side by side.
-    ///
-    /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
-    pub fn new(scope: &Scope, kernel: usize) -> Result<Self> {
-        Self::with(scope, MaxPoolOptions::square(kernel))
-    }
-
-    /// Windows of any size.
-    ///
-    /// # Errors
-    /// As [`MaxPool::new`].
-    pub fn with(scope: &Scope, options: MaxPoolOptions<D>) -> Result<Self> {
-        Ok(MaxPool { label: scope.label(), options })
-    }
-
-    /// The same layer with windows this far apart in each dimension.
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.options.stride = [stride; D];
-        self
-    }
-
-    /// The same layer with this many places outside the image on every side.
-    pub fn padding(mut self, padding: usize) -> Self {
-        self.options.padding = [padding; D];
-        self
-    }
-
     /// The same layer with the places of a window this far apart.
     pub fn dilation(mut self, dilation: usize) -> Self {
         self.options.dilation = [dilation; D];
@@ -133,24 +156,6 @@ pub type MaxUnpool2d = MaxUnpool<2>;
 /// As `torch.nn.MaxUnpool3d`.
 pub type MaxUnpool3d = MaxUnpool<3>;
 
-impl<const D: usize> MaxUnpool<D> {
-    /// Of windows of `kernel` places in each dimension, side by side.
-    ///
-    /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
-    pub fn new(scope: &Scope, kernel: usize) -> Result<Self> {
-        Self::with(scope, MaxPoolOptions::square(kernel))
-    }
-
-    /// Of windows of any size.
-    ///
-    /// # Errors
-    /// As [`MaxUnpool::new`].
-    pub fn with(scope: &Scope, options: MaxPoolOptions<D>) -> Result<Self> {
-        Ok(MaxUnpool { label: scope.label(), options })
-    }
-}
-
 impl<const D: usize> Module for MaxUnpool<D> {}
 
 /// The mean of each window: [`AvgPool1d`], [`AvgPool2d`], [`AvgPool3d`].
@@ -168,34 +173,6 @@ pub type AvgPool2d = AvgPool<2>;
 pub type AvgPool3d = AvgPool<3>;
 
 impl<const D: usize> AvgPool<D> {
-    /// Windows of `kernel` places in each dimension, side by side.
-    ///
-    /// # Errors
-    /// None today; a `Result` like every layer's, so that all are built alike.
-    pub fn new(scope: &Scope, kernel: usize) -> Result<Self> {
-        Self::with(scope, AvgPoolOptions::square(kernel))
-    }
-
-    /// Windows of any size.
-    ///
-    /// # Errors
-    /// As [`AvgPool::new`].
-    pub fn with(scope: &Scope, options: AvgPoolOptions<D>) -> Result<Self> {
-        Ok(AvgPool { label: scope.label(), options })
-    }
-
-    /// The same layer with windows this far apart in each dimension.
-    pub fn stride(mut self, stride: usize) -> Self {
-        self.options.stride = [stride; D];
-        self
-    }
-
-    /// The same layer with this many zeros on every side.
-    pub fn padding(mut self, padding: usize) -> Self {
-        self.options.padding = [padding; D];
-        self
-    }
-
     /// The same layer, whose means divide by the padding's places, too, or not.
     pub fn count_include_pad(mut self, count_include_pad: bool) -> Self {
         self.options.count_include_pad = count_include_pad;

@@ -4,7 +4,7 @@ use plimsoll_tensor::Result;
 use plimsoll_tensor::op::{AdafactorStep, Rule};
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::{Algorithm, StateTensor, require, require_not_negative};
+use super::algorithm::{Algorithm, StateTensor, require, require_not_negative, scheduled};
 use super::optimizer_of::OptimizerOf;
 
 /// The settings of [`Adafactor`], with PyTorch's defaults.
@@ -67,13 +67,7 @@ impl Algorithm for AdafactorOptions {
         require("adafactor", d >= 1.0, "d", d, "1 or more")
     }
 
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
-    }
+    scheduled!(lr);
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
         let Some(rows) = shape.len().checked_sub(2) else {

@@ -4,7 +4,7 @@ use plimsoll_tensor::Result;
 use plimsoll_tensor::op::{AdagradStep, Rule};
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::{Algorithm, StateTensor, require_not_negative};
+use super::algorithm::{Algorithm, StateTensor, require_not_negative, scheduled};
 use super::optimizer_of::OptimizerOf;
 
 /// The settings of [`Adagrad`], with PyTorch's defaults.
@@ -67,13 +67,7 @@ impl Algorithm for AdagradOptions {
         options.into_iter().try_for_each(|(name, value)| require_not_negative("adagrad", name, value))
     }
 
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
-    }
+    scheduled!(lr);
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
         let start = Some(self.initial_accumulator_value);

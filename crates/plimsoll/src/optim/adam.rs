@@ -4,40 +4,8 @@ use plimsoll_tensor::Result;
 use plimsoll_tensor::op::{AdamStep, Decay, Rule};
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::{Algorithm, StateTensor, require_betas, require_not_negative};
+use super::algorithm::{Algorithm, StateTensor, require_betas, require_not_negative, scheduled};
 use super::optimizer_of::OptimizerOf;
-
-/// The settings of [`Adam`], with PyTorch's defaults.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AdamOptions {
-    /// Learning rate.
-    pub lr: f64,
-    /// Decay of the running averages of the gradient and of its square; each in [0, 1).
-    pub betas: (f64, f64),
-    /// Added to the denominator.
-    pub eps: f64,
-    /// L2 penalty.
-    pub weight_decay: f64,
-    /// Whether the divisor is the largest second moment so far: a third buffer.
-    #[serde(default)]
-    pub amsgrad: bool,
-    /// Along the gradient instead of against it.
-    #[serde(default)]
-    pub maximize: bool,
-}
-
-impl Default for AdamOptions {
-    fn default() -> AdamOptions {
-        AdamOptions {
-            lr: 1e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-            weight_decay: 0.0,
-            amsgrad: false,
-            maximize: false,
-        }
-    }
-}
 
 /// Adam. As `torch.optim.Adam`; two buffers per parameter, with `amsgrad` three.
 ///
@@ -53,38 +21,6 @@ impl Default for AdamOptions {
 /// ```
 pub type Adam = OptimizerOf<AdamOptions>;
 
-/// The settings of [`AdamW`], with PyTorch's defaults.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AdamWOptions {
-    /// Learning rate.
-    pub lr: f64,
-    /// Decay of the running averages of the gradient and of its square; each in [0, 1).
-    pub betas: (f64, f64),
-    /// Added to the denominator.
-    pub eps: f64,
-    /// Share of the learning rate by which parameters shrink at each step.
-    pub weight_decay: f64,
-    /// Whether the divisor is the largest second moment so far: a third buffer.
-    #[serde(default)]
-    pub amsgrad: bool,
-    /// Along the gradient instead of against it.
-    #[serde(default)]
-    pub maximize: bool,
-}
-
-impl Default for AdamWOptions {
-    fn default() -> AdamWOptions {
-        AdamWOptions {
-            lr: 1e-3,
-            betas: (0.9, 0.999),
-            eps: 1e-8,
-            weight_decay: 1e-2,
-            amsgrad: false,
-            maximize: false,
-        }
-    }
-}
-
 /// Adam with decoupled weight decay. As `torch.optim.AdamW`.
 ///
 /// ```
@@ -99,47 +35,57 @@ impl Default for AdamWOptions {
 /// ```
 pub type AdamW = OptimizerOf<AdamWOptions>;
 
-fn check(op: &'static str, lr: f64, betas: (f64, f64), eps: f64, weight_decay: f64) -> Result<()> {
-    require_not_negative(op, "lr", lr)?;
-    require_not_negative(op, "eps", eps)?;
-    require_not_negative(op, "weight_decay", weight_decay)?;
-    require_betas(op, betas)
-}
-
-fn state(amsgrad: bool, shape: &[usize]) -> Vec<StateTensor> {
-    let names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
-    names[..2 + usize::from(amsgrad)].iter().map(|name| StateTensor::zeros(name, shape)).collect()
-}
-
-/// Both are one rule; only where the weight decay goes differs.
+/// Both are one rule; only where the weight decay goes differs, and how much there is.
 macro_rules! adam {
-    ($options:ident, $name:literal, $decay:ident) => {
+    ($(#[$doc:meta])* $options:ident, $name:literal, $decay:ident, $(#[$decays:meta])* $weight_decay:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        pub struct $options {
+            /// Learning rate.
+            pub lr: f64,
+            /// Decay of the running averages of the gradient and of its square; each in [0, 1).
+            pub betas: (f64, f64),
+            /// Added to the denominator.
+            pub eps: f64,
+            $(#[$decays])*
+            pub weight_decay: f64,
+            /// Whether the divisor is the largest second moment so far: a third buffer.
+            #[serde(default)]
+            pub amsgrad: bool,
+            /// Along the gradient instead of against it.
+            #[serde(default)]
+            pub maximize: bool,
+        }
+
+        impl Default for $options {
+            fn default() -> $options {
+                $options {
+                    lr: 1e-3,
+                    betas: (0.9, 0.999),
+                    eps: 1e-8,
+                    weight_decay: $weight_decay,
+                    amsgrad: false,
+                    maximize: false,
+                }
+            }
+        }
+
         impl Algorithm for $options {
             const NAME: &'static str = $name;
 
             fn check(&self) -> Result<()> {
-                let $options { lr, betas, eps, weight_decay, .. } = *self;
-                check($name, lr, betas, eps, weight_decay)
+                require_not_negative($name, "lr", self.lr)?;
+                require_not_negative($name, "eps", self.eps)?;
+                require_not_negative($name, "weight_decay", self.weight_decay)?;
+                require_betas($name, self.betas)
             }
 
-            fn lr(&self) -> f64 {
-                self.lr
-            }
-
-            fn set_lr(&mut self, lr: f64) {
-                self.lr = lr;
-            }
-
-            fn momentum(&self) -> Option<f64> {
-                Some(self.betas.0)
-            }
-
-            fn set_momentum(&mut self, momentum: f64) {
-                self.betas.0 = momentum;
-            }
+            scheduled!(lr, betas.0);
 
             fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
-                state(self.amsgrad, shape)
+                let names = ["exp_avg", "exp_avg_sq", "max_exp_avg_sq"];
+                let names = &names[..2 + usize::from(self.amsgrad)];
+                names.iter().map(|name| StateTensor::zeros(name, shape)).collect()
             }
 
             fn rule(&self) -> Rule {
@@ -160,5 +106,15 @@ macro_rules! adam {
     };
 }
 
-adam!(AdamOptions, "adam", InGradient);
-adam!(AdamWOptions, "adamw", Decoupled);
+adam! {
+    /// The settings of [`Adam`], with PyTorch's defaults.
+    AdamOptions, "adam", InGradient,
+    /// L2 penalty.
+    0.0
+}
+adam! {
+    /// The settings of [`AdamW`], with PyTorch's defaults.
+    AdamWOptions, "adamw", Decoupled,
+    /// Share of the learning rate by which parameters shrink at each step.
+    1e-2
+}

@@ -53,6 +53,29 @@ pub trait Algorithm: Clone + Debug + Default + Send + Sync + Serialize + Deseria
     fn rule(&self) -> Rule;
 }
 
+/// The methods of [`Algorithm`] about what schedulers change: the field `lr`, and that of the momentum or the first beta.
+macro_rules! scheduled {
+    (lr $(, $($momentum:tt)+)?) => {
+        fn lr(&self) -> f64 {
+            self.lr
+        }
+
+        fn set_lr(&mut self, lr: f64) {
+            self.lr = lr;
+        }
+        $(
+            fn momentum(&self) -> Option<f64> {
+                Some(self.$($momentum)+)
+            }
+
+            fn set_momentum(&mut self, momentum: f64) {
+                self.$($momentum)+ = momentum;
+            }
+        )?
+    };
+}
+pub(super) use scheduled;
+
 /// A tensor that is kept of a parameter between steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StateTensor {

@@ -4,7 +4,7 @@ use plimsoll_tensor::Result;
 use plimsoll_tensor::op::{LionStep, Rule};
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::{Algorithm, StateTensor, require_betas, require_not_negative};
+use super::algorithm::{Algorithm, StateTensor, require_betas, require_not_negative, scheduled};
 use super::optimizer_of::OptimizerOf;
 
 /// The settings of [`Lion`], with its authors' defaults.
@@ -48,21 +48,7 @@ impl Algorithm for LionOptions {
         require_betas("lion", self.betas)
     }
 
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
-    }
-
-    fn momentum(&self) -> Option<f64> {
-        Some(self.betas.0)
-    }
-
-    fn set_momentum(&mut self, momentum: f64) {
-        self.betas.0 = momentum;
-    }
+    scheduled!(lr, betas.0);
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
         vec![StateTensor::zeros("exp_avg", shape)]

@@ -4,7 +4,7 @@ use plimsoll_tensor::op::{LrAdjustment, MuonStep, Rule};
 use plimsoll_tensor::{Error, Result, Tensor};
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::{Algorithm, StateTensor, require, require_not_negative};
+use super::algorithm::{Algorithm, StateTensor, require, require_not_negative, scheduled};
 use super::optimizer_of::OptimizerOf;
 
 /// How the learning rate depends on a matrix' shape: PyTorch's `adjust_lr_fn`.
@@ -98,21 +98,7 @@ impl Algorithm for MuonOptions {
         Err(Error::Argument { op: "muon", message })
     }
 
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
-    }
-
-    fn momentum(&self) -> Option<f64> {
-        Some(self.momentum)
-    }
-
-    fn set_momentum(&mut self, momentum: f64) {
-        self.momentum = momentum;
-    }
+    scheduled!(lr, momentum);
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
         vec![StateTensor::zeros("momentum_buffer", shape)]

@@ -4,7 +4,7 @@ use plimsoll_tensor::Result;
 use plimsoll_tensor::op::{RmsPropStep, Rule};
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::{Algorithm, StateTensor, require_not_negative};
+use super::algorithm::{Algorithm, StateTensor, require_not_negative, scheduled};
 use super::optimizer_of::OptimizerOf;
 
 /// The settings of [`RmsProp`], with PyTorch's defaults.
@@ -70,21 +70,7 @@ impl Algorithm for RmsPropOptions {
         options.into_iter().try_for_each(|(name, value)| require_not_negative("rmsprop", name, value))
     }
 
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
-    }
-
-    fn momentum(&self) -> Option<f64> {
-        Some(self.momentum)
-    }
-
-    fn set_momentum(&mut self, momentum: f64) {
-        self.momentum = momentum;
-    }
+    scheduled!(lr, momentum);
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
         let buffer = (self.momentum > 0.0).then_some("momentum_buffer");

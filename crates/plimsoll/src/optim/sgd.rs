@@ -4,7 +4,7 @@ use plimsoll_tensor::Result;
 use plimsoll_tensor::op::{Rule, SgdStep};
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::{Algorithm, StateTensor, require, require_not_negative};
+use super::algorithm::{Algorithm, StateTensor, require, require_not_negative, scheduled};
 use super::optimizer_of::OptimizerOf;
 
 /// The settings of [`Sgd`], with PyTorch's defaults.
@@ -66,21 +66,7 @@ impl Algorithm for SgdOptions {
         require("sgd", !nesterov || dampening == 0.0, "dampening", dampening, "0 for nesterov")
     }
 
-    fn lr(&self) -> f64 {
-        self.lr
-    }
-
-    fn set_lr(&mut self, lr: f64) {
-        self.lr = lr;
-    }
-
-    fn momentum(&self) -> Option<f64> {
-        Some(self.momentum)
-    }
-
-    fn set_momentum(&mut self, momentum: f64) {
-        self.momentum = momentum;
-    }
+    scheduled!(lr, momentum);
 
     fn state(&self, shape: &[usize]) -> Vec<StateTensor> {
         let buffer = StateTensor { name: "momentum_buffer", shape: shape.to_vec(), start: None };

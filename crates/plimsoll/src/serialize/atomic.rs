@@ -10,7 +10,7 @@ use std::fs::{self, File};
 use std::io::{self, BufWriter};
 use std::path::{Path, PathBuf};
 
-use super::SerializeError;
+use crate::state_dict::SerializeError;
 
 /// A file that is whole and on the disk, under another name than its own. It is removed where it does not get its own.
 #[derive(Debug)]

@@ -9,11 +9,10 @@ use std::path::Path;
 use plimsoll_tensor::{Device, RngState, Tensor};
 use serde_json::{Map, Value, json};
 
-use super::SerializeError;
 use super::safetensors::{self, CHECKPOINT, SafetensorsFile};
-use super::state_dict::{StateDict, Strict, TensorSource};
 use crate::nn::{Module, check_listed};
 use crate::optim::{GroupState, Optimizer, OptimizerState, ParamState};
+use crate::state_dict::{SerializeError, StateDict, Strict, TensorSource};
 
 /// A model, optimizers, generators, and values (schedulers, epoch, position in the data), to go on from bit for bit.
 ///

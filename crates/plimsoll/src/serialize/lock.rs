@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{Read, Seek, Write};
 use std::path::Path;
 
-use super::SerializeError;
+use crate::state_dict::SerializeError;
 
 /// The name of the file.
 const NAME: &str = ".plimsoll.lock";

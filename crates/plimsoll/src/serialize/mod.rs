@@ -8,23 +8,22 @@
 mod atomic;
 mod checkpoint;
 mod checksum;
-mod error;
 mod good;
 mod lock;
 mod pt;
 mod renamed;
 mod safetensors;
 mod sharded;
-mod state_dict;
 
+pub use crate::state_dict::{
+    IncompatibleKeys, Misshaped, SerializeError, StateDict, Strict, TensorSource, load_into,
+};
 pub use checkpoint::Checkpoint;
-pub use error::{IncompatibleKeys, Misshaped, SerializeError};
 pub use lock::FolderLock;
 pub use pt::PtFile;
 pub use renamed::Renamed;
 pub use safetensors::{SafetensorsFile, save};
 pub use sharded::{ShardedFiles, save_sharded};
-pub use state_dict::{StateDict, Strict, TensorSource, load_into};
 
 use std::fs::File;
 use std::io::Read;

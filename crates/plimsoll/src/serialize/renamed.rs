@@ -4,8 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_tensor::{Device, Error, Tensor};
 
-use super::error::SerializeError;
-use super::state_dict::TensorSource;
+use crate::state_dict::{SerializeError, TensorSource};
 
 /// A source whose tensors have other names, or are left out: for a state dict whose names are not quite the model's.
 ///

@@ -15,9 +15,10 @@ use safetensors::tensor::Metadata;
 use serde_json::{Map, Value, json};
 
 use super::atomic::{self, Written};
+use super::checksum;
 use super::good::last_good;
-use super::{SerializeError, StateDict, TensorSource, checksum};
 use crate::nn::check_listed;
+use crate::state_dict::{SerializeError, StateDict, TensorSource};
 
 /// The text of a checkpoint's header that has what is not a tensor, as JSON.
 pub(super) const CHECKPOINT: &str = "plimsoll.checkpoint";

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use super::atomic::{self, Written};
 use super::safetensors::{self, SafetensorsFile};
-use super::{SerializeError, StateDict, TensorSource};
 use crate::nn::check_listed;
+use crate::state_dict::{SerializeError, StateDict, TensorSource};
 
 const INDEX: &str = "model.safetensors.index.json";
 const WHOLE: &str = "model.safetensors";

@@ -7,13 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use plimsoll_alloc::Category;
 
-use super::{Rest, StillNeeded, rounded, size};
+use super::{rounded, size};
 use crate::explain::fragmentation::DeviceAnalysis;
 use crate::explain::owners::held;
 use crate::explain::passes::Passes;
 use crate::explain::purpose::{Purpose, Why};
 use crate::failure::Failure;
 use crate::snapshot::{Action, EventIndex};
+use crate::still_needed::{Rest, StillNeeded};
 
 /// How often a layer may reach one line.
 const MOST_IN_A_LAYER: usize = 4;

@@ -47,26 +47,6 @@ impl Step {
         }
         Ok(RecurrentState { h: after.h.squeeze(0)?, c: after.c.map(|c| c.squeeze(0)).transpose()? })
     }
-
-    fn members<'a>(&'a self, list: &mut Members<'a>) {
-        let [weight_ih, weight_hh] = &self.parts.weights;
-        list.add("weight_ih", weight_ih);
-        list.add("weight_hh", weight_hh);
-        if let Some([bias_ih, bias_hh]) = &self.parts.biases {
-            list.add("bias_ih", bias_ih);
-            list.add("bias_hh", bias_hh);
-        }
-    }
-
-    fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
-        let [weight_ih, weight_hh] = &mut self.parts.weights;
-        list.add("weight_ih", weight_ih);
-        list.add("weight_hh", weight_hh);
-        if let Some([bias_ih, bias_hh]) = &mut self.parts.biases {
-            list.add("bias_ih", bias_ih);
-            list.add("bias_hh", bias_hh);
-        }
-    }
 }
 
 macro_rules! cell {
@@ -77,11 +57,11 @@ macro_rules! cell {
 
         impl Module for $name {
             fn members<'a>(&'a self, list: &mut Members<'a>) {
-                self.0.members(list);
+                self.0.parts.members(list);
             }
 
             fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
-                self.0.members_mut(list);
+                self.0.parts.members_mut(list);
             }
         }
     };

@@ -2,16 +2,7 @@
 
 use plimsoll_tensor::{Cell, RecurrentLayer, Result};
 
-use super::super::{Init, Parameter, Scope};
-
-/// Rows of a weight for each element of the state.
-fn gates(cell: Cell) -> usize {
-    match cell {
-        Cell::Relu | Cell::Tanh => 1,
-        Cell::Lstm => 4,
-        Cell::Gru => 3,
-    }
-}
+use super::super::{Init, Members, MembersMut, Parameter, Scope};
 
 /// The parameters of one layer in one direction.
 #[derive(Clone, Debug)]
@@ -33,7 +24,7 @@ impl Direction {
         proj_size: usize,
         suffix: String,
     ) -> Result<Direction> {
-        let (init, wide) = (Init::default_for(hidden), gates(cell) * hidden);
+        let (init, wide) = (Init::default_for(hidden), cell.gates() * hidden);
         let state = if proj_size > 0 { proj_size } else { hidden };
         let make = |name: &str, shape: &[usize]| scope.parameter(&format!("{name}{suffix}"), shape, init);
         let weights = [make("weight_ih", &[wide, inputs])?, make("weight_hh", &[wide, state])?];
@@ -44,6 +35,23 @@ impl Direction {
         let project = || make("weight_hr", &[proj_size, hidden]);
         let projection = (proj_size > 0).then(project).transpose()?;
         Ok(Direction { suffix, weights, biases, projection })
+    }
+
+    /// Lists the parameters under PyTorch's names.
+    pub(super) fn members<'a>(&'a self, list: &mut Members<'a>) {
+        let weights = ["weight_ih", "weight_hh"].into_iter().zip(&self.weights);
+        let biases = self.biases.iter().flat_map(|biases| ["bias_ih", "bias_hh"].into_iter().zip(biases));
+        let projection = self.projection.iter().map(|it| ("weight_hr", it));
+        let all = weights.chain(biases).chain(projection);
+        all.for_each(|(name, it)| list.add(format!("{name}{}", self.suffix), it));
+    }
+
+    pub(super) fn members_mut<'a>(&'a mut self, list: &mut MembersMut<'a>) {
+        let weights = ["weight_ih", "weight_hh"].into_iter().zip(&mut self.weights);
+        let biases = self.biases.iter_mut().flat_map(|biases| ["bias_ih", "bias_hh"].into_iter().zip(biases));
+        let projection = self.projection.iter_mut().map(|it| ("weight_hr", it));
+        let all = weights.chain(biases).chain(projection);
+        all.for_each(|(name, it)| list.add(format!("{name}{}", self.suffix), it));
     }
 
     pub(super) fn layer(&self, cell: Cell, batch_first: bool, reverse: bool) -> RecurrentLayer<'_> {

@@ -27,6 +27,44 @@ use plimsoll_tensor::{Cell, Error, Result, Tensor};
 use self::stack::Stack;
 use super::{Module, Scope};
 
+/// Runs of a layer whose only state is its output.
+macro_rules! runs {
+    ($(#[$run:meta])* $layer:ident) => {
+        impl $layer {
+            $(#[$run])*
+            ///
+            /// # Errors
+            /// Sizes or types that do not fit together; a sequence without steps; out of memory.
+            pub fn run(&self, input: &Tensor, h0: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
+                let (y, h, _) = self.stack.run(input, h0, None)?;
+                Ok((y, h))
+            }
+
+            /// The same over sequences of unequal lengths; states are in the order in which the sequences came.
+            ///
+            /// # Errors
+            /// As `run`.
+            pub fn run_packed(
+                &self,
+                input: &PackedSequence,
+                h0: Option<&Tensor>,
+            ) -> Result<(PackedSequence, Tensor)> {
+                let (y, h, _) = self.stack.run_packed(input, h0, None)?;
+                Ok((y, h))
+            }
+        }
+
+        impl Module for $layer {
+            /// The output at every step, from a state of zeros.
+            fn forward(&self, input: &Tensor) -> Result<Tensor> {
+                Ok(self.run(input, None)?.0)
+            }
+
+            stack::members_of_stack!();
+        }
+    };
+}
+
 /// A plain recurrent network. As `torch.nn.RNN`.
 ///
 /// ```
@@ -58,39 +96,13 @@ impl RNN {
     ) -> Result<RNN> {
         Ok(RNN { stack: Stack::new(scope, nonlinearity.cell(), input_size, hidden_size, options)? })
     }
+}
 
+runs! {
     /// The output at every step, `[…, directions · hidden_size]`, and the last state of each layer and direction,
     /// `[layers · directions, batch, hidden_size]`. Starts from `h0` of that shape, or from zeros. A sequence may have no batch:
     /// `[steps, input_size]`. As `torch.nn.RNN.forward`.
-    ///
-    /// # Errors
-    /// Sizes or types that do not fit together; a sequence without steps; out of memory.
-    pub fn run(&self, input: &Tensor, h0: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        let (y, h, _) = self.stack.run(input, h0, None)?;
-        Ok((y, h))
-    }
-
-    /// [`RNN::run`] over sequences of unequal lengths; states are in the order in which the sequences came.
-    ///
-    /// # Errors
-    /// As [`RNN::run`].
-    pub fn run_packed(
-        &self,
-        input: &PackedSequence,
-        h0: Option<&Tensor>,
-    ) -> Result<(PackedSequence, Tensor)> {
-        let (y, h, _) = self.stack.run_packed(input, h0, None)?;
-        Ok((y, h))
-    }
-}
-
-impl Module for RNN {
-    /// The output at every step, from a state of zeros.
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        Ok(self.run(input, None)?.0)
-    }
-
-    stack::members_of_stack!();
+    RNN
 }
 
 /// A network of gated recurrent units. As `torch.nn.GRU`.
@@ -122,37 +134,11 @@ impl GRU {
     ) -> Result<GRU> {
         Ok(GRU { stack: Stack::new(scope, Cell::Gru, input_size, hidden_size, options)? })
     }
-
-    /// As [`RNN::run`], and as `torch.nn.GRU.forward`.
-    ///
-    /// # Errors
-    /// As [`RNN::run`].
-    pub fn run(&self, input: &Tensor, h0: Option<&Tensor>) -> Result<(Tensor, Tensor)> {
-        let (y, h, _) = self.stack.run(input, h0, None)?;
-        Ok((y, h))
-    }
-
-    /// [`GRU::run`] over sequences of unequal lengths; states are in the order in which the sequences came.
-    ///
-    /// # Errors
-    /// As [`GRU::run`].
-    pub fn run_packed(
-        &self,
-        input: &PackedSequence,
-        h0: Option<&Tensor>,
-    ) -> Result<(PackedSequence, Tensor)> {
-        let (y, h, _) = self.stack.run_packed(input, h0, None)?;
-        Ok((y, h))
-    }
 }
 
-impl Module for GRU {
-    /// The output at every step, from a state of zeros.
-    fn forward(&self, input: &Tensor) -> Result<Tensor> {
-        Ok(self.run(input, None)?.0)
-    }
-
-    stack::members_of_stack!();
+runs! {
+    /// As [`RNN::run`], and as `torch.nn.GRU.forward`.
+    GRU
 }
 
 /// A network of long short-term memory. As `torch.nn.LSTM`.

@@ -14,31 +14,11 @@ macro_rules! members_of_stack {
     () => {
         fn members<'a>(&'a self, list: &mut crate::nn::Members<'a>) {
             list.add("mode", &self.stack.mode);
-            for direction in &self.stack.directions {
-                let weights = ["weight_ih", "weight_hh"].into_iter().zip(&direction.weights);
-                let biases =
-                    direction.biases.iter().flat_map(|biases| ["bias_ih", "bias_hh"].into_iter().zip(biases));
-                weights
-                    .chain(biases)
-                    .chain(direction.projection.iter().map(|it| ("weight_hr", it)))
-                    .for_each(|(name, it)| list.add(format!("{name}{}", direction.suffix), it));
-            }
+            self.stack.directions.iter().for_each(|direction| direction.members(list));
         }
 
         fn members_mut<'a>(&'a mut self, list: &mut crate::nn::MembersMut<'a>) {
-            for direction in &mut self.stack.directions {
-                let suffix = &direction.suffix;
-                let weights = ["weight_ih", "weight_hh"].into_iter().zip(&mut direction.weights);
-                let biases = direction
-                    .biases
-                    .iter_mut()
-                    .flat_map(|biases| ["bias_ih", "bias_hh"].into_iter().zip(biases));
-                let projection = direction.projection.iter_mut().map(|it| ("weight_hr", it));
-                weights
-                    .chain(biases)
-                    .chain(projection)
-                    .for_each(|(name, it)| list.add(format!("{name}{suffix}"), it));
-            }
+            self.stack.directions.iter_mut().for_each(|direction| direction.members_mut(list));
         }
     };
 }

@@ -1,10 +1,10 @@
 //! PyTorch's `.pt` and `.pth` files: [`PtFile`].
 //!
 //! Such a file is a zip archive with a pickle (`data.pkl`) that says which tensors there are, and a file for each storage.
-//! The pickle is read by a machine that runs nothing (`machine.rs`): it knows the few functions that `torch.save` of a
-//! state dict names, and refuses any other by its name.
+//! The pickle is read by the machine that reads snapshots, too, which runs nothing: `objects.rs` knows the few functions that
+//! `torch.save` of a state dict names, and refuses any other by its name.
 
-mod machine;
+mod objects;
 mod value;
 
 use std::borrow::Cow;
@@ -18,7 +18,8 @@ use plimsoll_tensor::{DType, Device, Tensor};
 use zip::ZipArchive;
 
 use self::value::TensorEntry;
-use super::{SerializeError, TensorSource, checksum};
+use super::checksum;
+use crate::state_dict::{SerializeError, TensorSource};
 
 /// The longest pickle accepted. The largest models' have some hundred kilobytes.
 const LONGEST_PICKLE_BYTES: u64 = 256 << 20;
@@ -79,7 +80,7 @@ impl PtFile {
             return Err(wrong("saved on a big-endian machine: save it on a little-endian one".to_owned()));
         }
         let bytes = read(&mut archive, &pickle, LONGEST_PICKLE_BYTES).map_err(&wrong)?;
-        let tensors = machine::tensors(&bytes).map_err(|why| wrong(format!("data.pkl, {why}")))?;
+        let tensors = objects::tensors(&bytes).map_err(|why| wrong(format!("data.pkl, {why}")))?;
         let order = tensors.iter().map(|(name, _)| name.clone()).collect();
         let entries = tensors.into_iter().collect();
         Ok(PtFile {

@@ -60,15 +60,15 @@ pub enum SerializeError {
 }
 
 impl SerializeError {
-    pub(super) fn io(path: &Path, source: io::Error) -> SerializeError {
+    pub(crate) fn io(path: &Path, source: io::Error) -> SerializeError {
         SerializeError::Io { path: path.to_owned(), source }
     }
 
-    pub(super) fn damaged(path: &Path, what: impl Into<String>) -> SerializeError {
+    pub(crate) fn damaged(path: &Path, what: impl Into<String>) -> SerializeError {
         SerializeError::Damaged { path: path.to_owned(), what: what.into(), good: None }
     }
 
-    pub(super) fn format(path: &Path, message: impl Into<String>) -> SerializeError {
+    pub(crate) fn format(path: &Path, message: impl Into<String>) -> SerializeError {
         SerializeError::Format { path: path.to_owned(), message: message.into() }
     }
 }

@@ -1,10 +1,12 @@
-//! Names and tensors: [`StateDict`]; what models are loaded from: [`TensorSource`].
+//! Names and tensors: [`StateDict`]; what models are loaded from: [`TensorSource`]; why that fails: [`SerializeError`].
+
+mod error;
+
+pub use error::{IncompatibleKeys, Misshaped, SerializeError};
 
 use std::collections::BTreeMap;
 
 use plimsoll_tensor::{Device, Tensor, no_grad};
-
-use super::error::{IncompatibleKeys, Misshaped, SerializeError};
 
 /// Something that tensors can be loaded from by name: a [`StateDict`] or a file.
 pub trait TensorSource {

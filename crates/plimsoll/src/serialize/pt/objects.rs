@@ -1,0 +1,318 @@
+//! What the pickle of a state dict is made of: values in an arena. The functions that it names are known, and none is called.
+
+use plimsoll_trace::pickle::{self, Builder, Malformed, Scalar};
+
+use super::value::{KnownGlobal, StorageEntry, TensorEntry, Value};
+
+/// Dictionaries in dictionaries that are followed.
+const DEEPEST: usize = 64;
+/// Most values of a pickle; a model of a million tensors has some ten million.
+const MOST_VALUES: usize = 50_000_000;
+
+/// The tensors of a pickle with their names: keys of the dictionaries on the way, with dots between them.
+///
+/// # Errors
+/// Where and why it is not the pickle of a state dict.
+pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<(String, TensorEntry)>, String> {
+    let mut objects = Objects::default();
+    let (_, top) =
+        pickle::read(pickle, &mut objects).map_err(|(at, Refusal(why))| format!("byte {at}: {why}"))?;
+    let mut found = FoundTensors { tensors: Vec::new(), visits_left: 2 * objects.values + 1000 };
+    objects.flatten(top, String::new(), 0, &mut found)?;
+    Ok(found.tensors)
+}
+
+/// What was found so far. Visits are bounded: dictionaries that are shared again and again would lead to more tensors than
+/// any memory holds.
+struct FoundTensors {
+    tensors: Vec<(String, TensorEntry)>,
+    visits_left: usize,
+}
+
+#[derive(Default)]
+struct Objects {
+    /// How many values were put on the machine's stack.
+    values: usize,
+    texts: Vec<Box<str>>,
+    /// Lists, tuples, and dictionaries as keys and values in turn.
+    nodes: Vec<Vec<Value>>,
+    storages: Vec<StorageEntry>,
+    tensors: Vec<TensorEntry>,
+}
+
+/// Why it is not the pickle of a state dict.
+struct Refusal(String);
+
+impl From<&str> for Refusal {
+    fn from(why: &str) -> Self {
+        Self(why.to_owned())
+    }
+}
+
+impl From<Malformed> for Refusal {
+    fn from(why: Malformed) -> Self {
+        Self(match why {
+            Malformed::Io(why) => why.to_string(),
+            Malformed::Ends => "it ends in the middle".to_owned(),
+            Malformed::Protocol(version) => format!("a pickle of protocol {version}; 2 to 5 are read"),
+            Malformed::Opcode(byte) => {
+                let name = pickle::opcode_name(byte);
+                format!("the operation {name} ({byte:#04x}), which no state dict needs; nothing was run")
+            }
+            Malformed::Broken(how) => how.to_owned(),
+            Malformed::LongText { most } => format!("more than {most} bytes in one text"),
+        })
+    }
+}
+
+/// Whether a name of PyTorch's stands for a tensor, of whatever kind.
+fn describes_tensors(module: &str, name: &str) -> bool {
+    match module {
+        "torch" => name.ends_with("Storage"),
+        "torch._utils" => name.starts_with("_rebuild_"),
+        _ => false,
+    }
+}
+
+impl Builder for Objects {
+    type Value = Value;
+    type Error = Refusal;
+
+    fn scalar(&mut self, scalar: Scalar) -> Value {
+        match scalar {
+            Scalar::Int(number) => Value::Int(number),
+            _ => Value::Plain,
+        }
+    }
+
+    fn text(&mut self, bytes: &[u8]) -> Result<Value, Refusal> {
+        let text = std::str::from_utf8(bytes).map_err(|_| "a text that is not UTF-8")?;
+        self.texts.push(text.into());
+        Ok(Value::Text(self.texts.len() - 1))
+    }
+
+    fn tuple(&mut self, items: &[Value]) -> Result<Value, Refusal> {
+        Ok(Value::Tuple(self.node(items)))
+    }
+
+    fn list(&mut self) -> Value {
+        Value::List(self.node(&[]))
+    }
+
+    fn dict(&mut self) -> Value {
+        Value::Dict(self.node(&[]))
+    }
+
+    fn append(&mut self, list: Value, items: &[Value]) -> Result<Value, Refusal> {
+        let (Value::List(node) | Value::Dict(node)) = list else {
+            return Err("items of what is no list and no dictionary".into());
+        };
+        self.nodes[node].extend_from_slice(items);
+        Ok(list)
+    }
+
+    fn set(&mut self, dict: Value, items: &[Value]) -> Result<Value, Refusal> {
+        self.append(dict, items)
+    }
+
+    fn text_of(&self, value: Value) -> Option<String> {
+        if let Value::Text(text) = value { Some(self.texts[text].to_string()) } else { None }
+    }
+
+    fn global(&mut self, module: &str, name: &str) -> Result<Value, Refusal> {
+        match KnownGlobal::of(module, name) {
+            Some(known) => Ok(Value::Global(known)),
+            None if describes_tensors(module, name) => Err(Refusal(format!(
+                "it has a tensor by `{module}.{name}`, of a type or layout that is not read (complex, 8-bit floats, quantized, \
+                 sparse). Convert it to a dense one of floats or whole numbers, and save again"
+            ))),
+            None => Err(Refusal(format!(
+                "it asks for `{module}.{name}`, which could run code; only state dicts are read. Nothing was run. \
+                 Save model.state_dict() instead of the model"
+            ))),
+        }
+    }
+
+    fn persistent(&mut self, id: Value) -> Result<Value, Refusal> {
+        let storage =
+            self.storage(id).ok_or("a storage that is described in another way than PyTorch does")?;
+        self.storages.push(storage);
+        Ok(Value::Storage(self.storages.len() - 1))
+    }
+
+    fn reduce(&mut self, function: Value, arguments: Value) -> Result<Value, Refusal> {
+        let Value::Tuple(arguments) = arguments else { return Err("arguments that are no tuple".into()) };
+        let given = &self.nodes[arguments];
+        match function {
+            Value::Global(KnownGlobal::OrderedDict) => Ok(self.dict()),
+            Value::Global(KnownGlobal::Size | KnownGlobal::RebuildParameter) => {
+                given.first().copied().ok_or("a function without its arguments".into())
+            }
+            Value::Global(KnownGlobal::RebuildTensor) => {
+                let tensor = self.tensor(given).ok_or("a tensor that does not lie in its storage")?;
+                self.tensors.push(tensor);
+                Ok(Value::Tensor(self.tensors.len() - 1))
+            }
+            _ => Err("it calls what is no function; nothing was run".into()),
+        }
+    }
+
+    /// Attributes of a dictionary, such as `_metadata` of a state dict: no tensors.
+    fn build(&mut self, object: Value, _state: Value) -> Result<(), Refusal> {
+        match object {
+            Value::Dict(_) | Value::Tensor(_) => Ok(()),
+            _ => Err("attributes of what is no state dict".into()),
+        }
+    }
+
+    fn pushed(&mut self, count: usize) -> Result<(), Refusal> {
+        self.values += count;
+        if self.values > MOST_VALUES {
+            Err(Refusal(format!("more than {MOST_VALUES} values")))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+impl Objects {
+    fn node(&mut self, values: &[Value]) -> usize {
+        self.nodes.push(values.to_vec());
+        self.nodes.len() - 1
+    }
+
+    /// Of `("storage", type, key, device, length)`.
+    fn storage(&self, id: Value) -> Option<StorageEntry> {
+        let Value::Tuple(node) = id else { return None };
+        let &[
+            Value::Text(kind),
+            Value::Global(KnownGlobal::Storage(dtype)),
+            Value::Text(key),
+            _,
+            Value::Int(len),
+            ..,
+        ] = self.nodes[node].as_slice()
+        else {
+            return None;
+        };
+        let (key, len) = (&self.texts[key], usize::try_from(len).ok()?);
+        // A key is a name in the archive's folder `data`, and nothing that leads elsewhere.
+        let is_pytorchs = &*self.texts[kind] == "storage" && !key.contains(['/', '\\']);
+        is_pytorchs.then(|| StorageEntry { dtype, key: key.to_string(), len })
+    }
+
+    /// Of `(storage, offset, shape, strides, …)`, if it lies in its storage.
+    fn tensor(&self, given: &[Value]) -> Option<TensorEntry> {
+        let &[Value::Storage(storage), Value::Int(offset), shape, strides, ..] = given else { return None };
+        let StorageEntry { dtype, key, len } = self.storages[storage].clone();
+        let offset = usize::try_from(offset).ok()?;
+        let (shape, strides) = (self.sizes(shape)?, self.sizes(strides)?);
+        let entry = TensorEntry { dtype, storage: key, storage_len: len, offset, shape, strides };
+        (entry.shape.len() == entry.strides.len() && entry.fits()).then_some(entry)
+    }
+
+    fn sizes(&self, value: Value) -> Option<Vec<usize>> {
+        let Value::Tuple(node) = value else { return None };
+        let size =
+            |value: &Value| if let Value::Int(size) = value { usize::try_from(*size).ok() } else { None };
+        self.nodes[node].iter().map(size).collect()
+    }
+
+    /// Adds the tensors below a value. Keys that are numbers count as texts; other values are passed over.
+    fn flatten(
+        &self,
+        value: Value,
+        path: String,
+        depth: usize,
+        found: &mut FoundTensors,
+    ) -> Result<(), String> {
+        if depth > DEEPEST {
+            return Err(format!("more than {DEEPEST} dictionaries in one another"));
+        }
+        let Some(left) = found.visits_left.checked_sub(1) else {
+            return Err("the same dictionaries again and again".to_owned());
+        };
+        found.visits_left = left;
+        let join = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        match value {
+            Value::Tensor(tensor) => found.tensors.push((path, self.tensors[tensor].clone())),
+            Value::Dict(node) => {
+                for pair in self.nodes[node].chunks_exact(2) {
+                    let key = match pair[0] {
+                        Value::Text(text) => self.texts[text].to_string(),
+                        Value::Int(number) => number.to_string(),
+                        _ => continue,
+                    };
+                    self.flatten(pair[1], join(&key), depth + 1, found)?;
+                }
+            }
+            Value::List(node) | Value::Tuple(node) => {
+                for (i, &value) in self.nodes[node].iter().enumerate() {
+                    self.flatten(value, join(&i.to_string()), depth + 1, found)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(pickle: &[u8]) -> String {
+        tensors(pickle).unwrap_err()
+    }
+
+    #[test]
+    fn a_pickle_that_asks_for_a_function_is_refused_by_its_name() {
+        assert!(
+            refused(b"\x80\x02cos\nsystem\nX\x02\0\0\0ls\x85R.")
+                .starts_with("byte 2: it asks for `os.system`")
+        );
+        let by_stack = b"\x80\x04\x8c\x08builtins\x8c\x04eval\x93.";
+        assert!(refused(by_stack).contains("it asks for `builtins.eval`"));
+        assert!(refused(b"\x80\x02(cos\nsystem\no.").contains("`os.system`"));
+        assert!(refused(b"\x80\x02ios\nsystem\n.").contains("`os.system`"));
+        assert!(refused(b"\x80\x02icollections\nOrderedDict\n.").contains("the operation INST"));
+    }
+
+    #[test]
+    fn what_is_broken_is_an_error_with_its_place() {
+        assert_eq!(refused(b""), "byte 0: it ends in the middle");
+        assert_eq!(refused(b"\x80\x02}q\0X\xff\xff\xff\xff"), "byte 10: it ends in the middle");
+        assert_eq!(refused(b"\x80\x02R."), "byte 2: an operation takes from an empty stack");
+        assert_eq!(refused(b"\x80\x02h\x07."), "byte 2: a memo that was never written is read");
+        assert_eq!(refused(b"\x80\x02K\x01u."), "byte 4: items end that never began");
+        assert_eq!(refused(b"\x80\x06}."), "byte 0: a pickle of protocol 6; 2 to 5 are read");
+        assert!(refused(b"\x80\x02ccollections\nOrderedDict\nK\x01R.").contains("no tuple"));
+    }
+
+    #[test]
+    fn a_dictionary_that_contains_itself_ends() {
+        // d = {}; d["x"] = d
+        let error = refused(b"\x80\x02}q\0X\x01\0\0\0xh\0s.");
+        assert_eq!(error, "more than 64 dictionaries in one another");
+    }
+
+    #[test]
+    fn dictionaries_that_are_shared_again_and_again_are_refused() {
+        // d = [d, d], forty times over: 2^40 leaves.
+        let mut pickle = b"\x80\x04]\x94".to_vec();
+        for memo in 0..40 {
+            pickle.extend([b']', 0x94, b'(', b'h', memo, b'h', memo, b'e']);
+        }
+        pickle.push(b'.');
+        assert!(refused(&pickle).contains("again and again"));
+    }
+
+    #[test]
+    fn lists_in_lists_by_the_million_are_dropped_without_a_deep_stack() {
+        let mut pickle = b"\x80\x02".to_vec();
+        pickle.extend(std::iter::repeat_n(b']', 1_000_000));
+        pickle.extend(std::iter::repeat_n(b'a', 999_999));
+        pickle.push(b'.');
+        assert!(refused(&pickle).contains("in one another"));
+    }
+}
