@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::late;
 use super::limits::limits;
 use super::reads;
 use super::traces;
@@ -52,6 +53,7 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
             "computed": need.growth.as_ref().map(growth),
         })),
         "growth": outcome.growth.as_ref().map(growth),
+        "not_seen": late::lines(outcome),
         "warnings": warnings::lines(outcome, target.capacity_bytes(), size),
         "exit": outcome.exit() as u8,
         "exact": outcome.is_exact(target),
@@ -85,6 +87,7 @@ fn growth(growth: &Growth) -> Value {
     json!({
         "each": if growth.each == Each::Step { "step" } else { "batch" },
         "bytes": growth.bytes,
+        "every": growth.every,
         "seen": growth.seen,
         "total": growth.total,
         "line": growth.line,

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use plimsoll_trace::explain::Cause;
 
+use super::late;
 use super::limits::limits;
 use super::lines::{WIDTH, line, wrapped};
 use super::reads;
@@ -47,6 +48,9 @@ fn head(out: &mut String, outcome: &Outcome, target: &Target, args: &PredictArgs
     // Writing to a `String` cannot fail.
     if let Some(next) = next(outcome, target, args) {
         let _ = writeln!(out, "Next: {next}");
+    }
+    for sentence in late::lines(outcome) {
+        line(out, &sentence);
     }
     if let Some((without, modelled)) = outcome.without_workspaces.as_ref().zip(outcome.modelled()) {
         other_peaks(out, &format!("without {modelled} workspaces"), without, size);
