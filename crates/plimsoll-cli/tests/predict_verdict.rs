@@ -164,6 +164,66 @@ fn growth_that_ends_is_not_taken_for_growth_without_end() {
     assert!(warning.starts_with("train.py:17: a value read from the GPU ends the loop"), "{report}");
 }
 
+/// Trains in steps of 4 MiB. Every so many steps it keeps 4 MiB, or evaluates with 64 MiB; or a batch of the loader is larger.
+const LATE: &str = "
+import sys, torch
+how, every = sys.argv[1], int(sys.argv[2])
+model = torch.nn.Linear(1024, 1024).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def train(x):
+    out = model(x.cuda())
+    out.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return out.detach()
+def evaluate():
+    with torch.no_grad():
+        model(torch.ones(16384, 1024, device='cuda'))
+kept, deep = [], False
+if how == 'loader':
+    rows = [torch.ones(1024, 1024)] * every + [torch.ones(8192, 1024)]
+    for epoch in range(3):
+        for x in torch.utils.data.DataLoader(rows, batch_size=None):
+            train(x)
+    sys.exit()
+for step in range(100000):
+    out = train(torch.ones(1024, 1024))
+    if deep or step < 0:
+        evaluate()
+    if step % 50 == 49:
+        print(step)
+    if how == 'keeps' and step % every == 0:
+        kept.append(out)
+    if how == 'evaluates' and step % every == every - 1:
+        evaluate()
+";
+
+#[needs(pytorch)]
+#[test]
+fn code_of_the_loop_that_starts_later_runs_or_is_named() {
+    let torch = Torch::new("late", LATE);
+    let peak = |report: &Value| report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
+    let report = answer(&predict(&torch, "4GiB", &["--json"], &["keeps", "5"]), 4);
+    let first = summary(&report);
+    assert!(first.starts_with("grows by 4.00 MiB every 5 steps: out of memory in about step 5,"), "{first}");
+    assert!(first.ends_with("of 100,000 (train.py:7)"), "{first}");
+    // What is reached in time is in the figures.
+    let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "8"]), 0);
+    assert!(
+        peak(&report) > 128 << 20 && report["not_seen"].as_array().is_some_and(Vec::is_empty),
+        "{report}"
+    );
+    // What is not is named. Conditions of the configuration are not, nor is what only prints.
+    let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "90000"]), 0);
+    assert!(summary(&report).contains("in the first 3 steps"), "{report}");
+    let named = "not seen: train.py:30 (`if how == 'evaluates' and step % every == every - 1`), which did not run in the first 3 \
+                 steps: --steps 90001 or --whole";
+    assert_eq!(report["not_seen"], serde_json::json!([named]), "{report}");
+    // The loader's largest batch, which is its last, gets a step.
+    let report = answer(&predict(&torch, "4GiB", &["--json"], &["loader", "20"]), 0);
+    assert!(peak(&report) > 96 << 20, "{report}");
+}
+
 /// 4 layers of 16 MiB, and activations of 16 MiB each for 4096 rows.
 const NEEDS: &str = "
 import sys, torch

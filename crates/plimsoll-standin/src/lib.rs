@@ -35,6 +35,7 @@
 //! | `structured.rs`, `jpeg.rs` | cuSPARSELt, as if it needed no workspace; nvJPEG, which reads only headers |
 //! | `cupti.rs` | CUPTI: profilers start, and record nothing |
 //! | `smi.rs` | the output of `nvidia-smi` |
+//! | `lines.rs` | which lines of a Python program ran |
 //! | `unknown.rs` | unsupported calls that PyTorch may make: multicast, memory shared by file descriptors, … |
 //!
 //! Note [How exact]: a GPU's compute capability, multiprocessors and threads per multiprocessor set the scratch sizes of
@@ -69,6 +70,7 @@ mod fault;
 mod fft;
 mod gpu;
 mod jpeg;
+mod lines;
 mod lock;
 mod memory;
 mod nccl;

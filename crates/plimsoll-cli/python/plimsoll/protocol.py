@@ -89,12 +89,26 @@ class Thrown(TypedDict):
 
 
 class GrowingSteps(TypedDict):
-    """A device whose memory grew in each of the latest steps."""
+    """A device whose memory grew in the latest steps: by `bytes` in one of `every` steps."""
 
     device: int
     bytes: int
+    every: int
+    times: int  # how often it was seen to grow
     steps: int
     total: int | None
+
+
+class Late(TypedDict):
+    """Statements of the training loop that did not run and may matter: their test in the source, and the number of steps after which
+    they have run.
+    """
+
+    file: str
+    line: int
+    end: int
+    text: str
+    steps: int | None
 
 
 class GrowingBatches(TypedDict):
@@ -118,6 +132,13 @@ class CutLoop(TypedDict):
     grows: list[GrowingBatches]
     is_cut: bool
     ended_us: int
+
+
+class Batches(TypedDict):
+    """Batches of the training differ in size, and only the first ones were looked at."""
+
+    made: int
+    total: int | None
 
 
 class Warning(TypedDict):
@@ -175,8 +196,10 @@ class Report(TypedDict):
     went_on: bool
     ended: bool
     unseen: list[Place]
+    late: list[Late]
     after_error: Thrown | None
     growth: list[GrowingSteps]
+    batches: Batches | None
     loops: list[CutLoop]
     grew: bool
     warnings: list[Warning]

@@ -30,7 +30,9 @@ def grown(levels):
 
 
 def test_memory_that_grows_in_each_of_the_latest_steps_is_a_row():
-    assert grown([MIB * nth for nth in range(10)]).rows() == [{"device": 0, "bytes": MIB, "steps": 10, "total": None}]
+    assert grown([MIB * nth for nth in range(10)]).rows() == [
+        {"device": 0, "bytes": MIB, "every": 1, "times": 8, "steps": 10, "total": None}
+    ]
     assert grown([MIB] * 10).rows() == []
     assert grown([MIB, 2 * MIB, MIB] * 4).rows() == []
 

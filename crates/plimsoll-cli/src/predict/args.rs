@@ -40,9 +40,10 @@ pub(crate) struct PredictArgs {
     #[arg(long, value_name = "HOW", value_enum, default_value = "library")]
     pub(super) cudnn_workspace: Workspaces,
     /// Stop training after this many steps of every optimizer. If the training loops over a DataLoader, the code
-    /// after the loop still runs; otherwise the program ends there
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
-    pub(super) steps: u64,
+    /// after the loop still runs; otherwise the program ends there [default: 3; more if steps are fast and a part of the
+    /// loop has not run]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) steps: Option<u64>,
     /// Run the program to its end
     #[arg(long, conflicts_with = "steps")]
     pub(super) whole: bool,

@@ -41,7 +41,8 @@
 //! | `start.py`, `watch.py`, `settings.py`, `device.py`, `compiled.py`, `failure.py` | the hooks, and the report |
 //! | `reads.py`, `dataflow.py`, `source.py`, `names.py` | reads of device values: where they are, and what the values decide |
 //! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py` | values that are known without computing; equal shares of experts |
-//! | `finish.py`, `loops.py`, `growth.py` | the code after the steps; memory that grows where a loop is cut |
+//! | `finish.py`, `loops.py`, `batches.py`, `growth.py` | the code after the steps; the training's largest batch; memory that grows where a loop is cut |
+//! | `late.py`, `lines.py`, `conditions.py`, `heavy.py` | code of the training loop that did not run yet: which it is, when it will, whether it matters |
 //! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space it finds |
 //! | `warnings.py` | what a run without values cannot show |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |

@@ -25,6 +25,9 @@ use crate::protocol::STOP;
 use crate::scratch::unreadable;
 use crate::techniques::Technique;
 
+/// Steps after which the training is stopped, unless code of its loop has not run yet (`late.py`).
+const STEPS: u64 = 3;
+
 /// A program that has ended.
 #[derive(Debug)]
 pub(super) struct Run {
@@ -146,7 +149,11 @@ fn prepared(args: &PredictArgs, command: &[OsString], target: &Target, place: &F
     }
     child.env("PLIMSOLL_PREDICT_VIEW", place.reports.with_file_name("view.json"));
     child.env("PLIMSOLL_PREDICT_FOLDER", &place.reports).env(settings::NOTICES, &place.reports);
-    child.env("PLIMSOLL_PREDICT_STEPS", if args.whole { 0 } else { args.steps }.to_string());
+    let steps = if args.whole { 0 } else { args.steps.unwrap_or(STEPS) };
+    child.env("PLIMSOLL_PREDICT_STEPS", steps.to_string());
+    if args.steps.is_none() {
+        child.env("PLIMSOLL_PREDICT_FURTHER", "1");
+    }
     if let Ok(program) = std::env::current_exe() {
         child.env(settings::PLANNER, program);
     }

@@ -71,7 +71,7 @@ impl Program {
             rank: None,
             context: self.context,
             cudnn_workspace: self.workspaces,
-            steps: self.steps,
+            steps: Some(self.steps),
             whole: false,
             assume: Vec::new(),
             alloc_conf: self.alloc_conf.clone(),

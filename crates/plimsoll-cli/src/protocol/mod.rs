@@ -98,12 +98,18 @@ pub(crate) struct Report {
     /// Evaluation lines that were not reached.
     #[serde(default)]
     pub(crate) unseen: Vec<Place>,
+    /// Statements of the training loop that did not run and may matter for memory.
+    #[serde(default)]
+    pub(crate) late: Vec<Late>,
     /// The exception that ended the code after the training.
     #[serde(default)]
     pub(crate) after_error: Option<Thrown>,
     /// Devices whose memory grew from step to step.
     #[serde(default)]
     pub(crate) growth: Vec<GrowingSteps>,
+    /// Set if batches of the training differ in size, and only the first ones were looked at.
+    #[serde(default)]
+    pub(crate) batches: Option<Batches>,
     /// Loops after the steps that were not given all of their batches.
     #[serde(default)]
     pub(crate) loops: Vec<CutLoop>,
@@ -251,16 +257,32 @@ pub(crate) struct CompileCaches {
     pub(crate) timings: bool,
 }
 
-/// A device whose memory grew in each of the latest steps (`growth.py`).
+/// A device whose memory grew in the latest steps (`growth.py`).
 #[derive(Debug, Clone, Deserialize)]
 pub(crate) struct GrowingSteps {
     pub(crate) device: i32,
-    /// Bytes a step.
+    /// Bytes in one of `every` steps.
     pub(crate) bytes: u64,
+    pub(crate) every: u64,
+    /// How often it was seen to grow.
+    pub(crate) times: u64,
     /// The steps that ran.
     pub(crate) steps: u64,
     /// The steps of the whole program; `None` if unknown.
     pub(crate) total: Option<u64>,
+}
+
+/// Statements of the training loop that did not run in its first steps and may matter for memory (`late.py`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Late {
+    pub(crate) file: String,
+    /// Their first and last line.
+    pub(crate) line: u64,
+    pub(crate) end: u64,
+    /// When they run, as in the source: `if step % 500 == 0`.
+    pub(crate) text: String,
+    /// After how many steps they have run; `None` if unknown.
+    pub(crate) steps: Option<u64>,
 }
 
 /// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).
@@ -281,6 +303,14 @@ pub(crate) struct CutLoop {
     pub(crate) is_cut: bool,
     /// Microseconds since 1970.
     pub(crate) ended_us: u64,
+}
+
+/// Batches of the training that differ in size: how many were made, and how many there are (`batches.py`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct Batches {
+    pub(crate) made: u64,
+    /// `None` for a dataset without a length.
+    pub(crate) total: Option<u64>,
 }
 
 /// A device whose memory grew from batch to batch.

@@ -1,5 +1,6 @@
 """After the requested steps: the loop over the training's DataLoader ends as if there were no more batches, so that
-the code after it runs, too: the evaluation, often with a larger batch.
+the code after it runs, too: the evaluation, often with a larger batch. If the training has larger batches than those of the
+steps, the largest gets a step before that (batches.py).
 
 A loader that starts then yields all its batches if memory grows from batch to batch and there is time; if making the
 batches takes most of the time, copies of one replace those in between (loops.py). Otherwise it yields the first ones
@@ -15,12 +16,13 @@ import ast
 import linecache
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 from .. import protocol
-from . import loops
+from . import batches, loops, settings
 from .growth import Growth, allocated
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
@@ -39,6 +41,7 @@ class Finish:
         self.training: set[int] = set()  # loaders that yielded a batch between steps, by address
         self.since_step: set[int] = set()
         self.given = 0  # batches that they yielded
+        self.batches: batches.Batches | None = None  # those of the training that was ended
         self.cut = False  # whether a loader was ended early
         self.loops: list[loops.Loop] = []  # loops over loaders that started after the steps
         self.levels: list[int] = []  # allocated bytes after the steps, one a moment
@@ -66,6 +69,11 @@ class Finish:
 
         def start(self: Any, loader: Any) -> None:
             self.plimsoll_loader, self.plimsoll_given = id(loader), 0
+            self.plimsoll_batches = (
+                None
+                if finish.finishing or settings.ranks() > 1
+                else batches.Batches(finish.torch, weakref.proxy(self), loader)
+            )
             self.plimsoll_loop = loops.Loop(finish, self, loader, following) if finish.finishing else None
 
         def __next__(self: Any) -> Any:
@@ -74,12 +82,18 @@ class Finish:
                 return following(self)
             if finish.finishing and loader in finish.training and self.plimsoll_given > 0:
                 finish.cut = True
-                raise StopIteration
+                finish.batches = finish.batches or self.plimsoll_batches
+                larger = self.plimsoll_batches and self.plimsoll_batches.larger(following)
+                if larger is None:
+                    raise StopIteration
+                return larger
             if self.plimsoll_loop is not None and loader not in finish.training:
                 finish.saw(loader)
                 return self.plimsoll_loop.batch()
             result = following(self)
             self.plimsoll_given += 1
+            if self.plimsoll_batches is not None:
+                self.plimsoll_batches.saw(result)
             finish.given += not finish.finishing
             finish.since_step.add(loader)
             return result

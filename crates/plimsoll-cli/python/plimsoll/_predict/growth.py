@@ -8,18 +8,20 @@ number.
 from __future__ import annotations
 
 import ast
-import linecache
 import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from .. import protocol
+from .source import Source, looked_up, own_nodes, scope_of
 
 LEAST = 16 << 10  # bytes a step, below which growth does not matter
 ROWS = 6  # steps over which memory that grows is seen to grow
 CONFIRM = 200  # steps after which growth is believed: a list may be cleared, a cache may be full
 SECONDS = 10.0  # that they may take
+SPREAD_SECONDS = 1.0  # the same, where memory grows in one of several steps
+TIMES = 3  # that memory grows, if it does so in one of several steps
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
@@ -38,6 +40,34 @@ def is_growing(levels: list[int]) -> bool:
     """Whether the last levels never fell, and rose in at least every second step."""
     last = rises(levels[-ROWS - 1 :])
     return len(last) == ROWS and min(last) >= 0 and 2 * sum(it >= LEAST for it in last) >= ROWS
+
+
+def since(levels: list[int]) -> int:
+    """The level from which on memory grew in at least every second step."""
+    at = len(levels) - 1
+    while at > 1 and min(rises(levels[at - 2 : at + 1])) >= 0 and max(rises(levels[at - 2 : at + 1])) >= LEAST:
+        at -= 1
+    return at
+
+
+def spread(levels: list[int]) -> tuple[int, int, int] | None:
+    """Memory that grows in one of several steps: by how much, in one of how many, and how often it was seen to; None if it does not.
+
+    From one rise to the next the least level counts: what a step needs only for itself may stay until its end.
+    """
+    rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST]
+    found: list[int] = rose[-1:]
+    every = rose[-1] - rose[-2] if len(rose) > 1 else 0
+    while len(found) < len(rose) and abs(found[0] - rose[-len(found) - 1] - every) <= 1:
+        found.insert(0, rose[-len(found) - 1])
+    if len(found) < TIMES or every < 2 or len(levels) - found[-1] > every + 2:
+        return None
+    edges = [max(found[0] - every, 0), *found, len(levels)]
+    least = [min(levels[begin:end]) for begin, end in zip(edges, edges[1:])]
+    if min(rises(least)) < LEAST:
+        return None
+    # Before the first rise the program may still have begun.
+    return (least[-1] - least[1]) // (len(found) - 1), (found[-1] - found[0]) // (len(found) - 1), len(found)
 
 
 class Growth:
@@ -64,10 +94,12 @@ class Growth:
             # In every second step, too.
             last = rises(levels)[-1:] if len(levels) <= 3 else rises(levels)[-2:]
             return max(last, default=0) >= LEAST
-        if not is_growing(levels):
+        is_even = is_growing(levels)
+        if not is_even and spread(levels) is None:
             return False
         self.began = self.began or time.monotonic()
-        is_patient = len(levels) < CONFIRM and time.monotonic() - self.began < SECONDS
+        seconds = SECONDS if is_even else SPREAD_SECONDS
+        is_patient = (len(levels) < CONFIRM or not is_even) and time.monotonic() - self.began < seconds
         return is_patient and self.has_room(device, levels)
 
     def has_room(self, device: int, levels: list[int]) -> bool:
@@ -80,15 +112,24 @@ class Growth:
         """Rows for the report: the devices whose memory grows, and by how much a step."""
         found = []
         for device, levels in self.levels.items():
-            if not is_growing(levels):
-                continue
-            each = sorted(rises(levels[-ROWS:]))[ROWS // 2 - 1]  # a block may take the rest of a larger one with it
-            if len(levels) > 2 * ROWS:
-                later = levels[len(levels) // 2 :]
-                each = (later[-1] - later[0]) // (len(later) - 1)
-            if each >= LEAST:
-                found.append(protocol.GrowingSteps(device=device, bytes=each, steps=len(levels), total=self.total))
+            bytes, every, times = self.growth_of(levels)
+            if bytes >= LEAST:
+                row = protocol.GrowingSteps(
+                    device=device, bytes=bytes, every=every, times=times, steps=len(levels), total=self.total
+                )
+                found.append(row)
         return found
+
+    def growth_of(self, levels: list[int]) -> tuple[int, int, int]:
+        """By how much memory grows, in one of how many steps, and how often it was seen to; zeros if it does not."""
+        if not is_growing(levels):
+            return spread(levels) or (0, 0, 0)
+        start = max(since(levels), len(levels) // 2)
+        times = len(levels) - 1 - start
+        if times < ROWS:
+            # A block may take the rest of a larger one with it.
+            return sorted(rises(levels[-ROWS:]))[ROWS // 2 - 1], 1, len(levels) - 1 - since(levels)
+        return (levels[-1] - levels[start]) // times, 1, len(levels) - 1 - since(levels)
 
     def look(self, frame: FrameType, steps: int, given: int) -> None:
         """At the end of a step: `frame` is in the program or in PyTorch, `given` the batches of its loaders so far."""
@@ -123,28 +164,10 @@ class Growth:
 
 def around(frame: FrameType) -> list[Any]:
     """The loops of the frame's own function around its line, the innermost first."""
-    code = frame.f_code
-    tree = ast.parse("".join(linecache.getlines(code.co_filename)))
-    scopes = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
-    own: ast.AST = tree
-    if code.co_name != "<module>":
-        own = next(
-            it
-            for it in ast.walk(tree)
-            if isinstance(it, scopes)
-            and min([it.lineno] + [d.lineno for d in getattr(it, "decorator_list", [])]) == code.co_firstlineno
-        )
-    found: list[Any] = []
-    left = list(ast.iter_child_nodes(own))
-    while left:
-        node = left.pop()
-        if isinstance(node, scopes):
-            continue
-        if isinstance(node, (ast.For, ast.While)) and node.body[0].lineno <= frame.f_lineno <= (
-            node.body[-1].end_lineno or 0
-        ):
-            found.append(node)
-        left += ast.iter_child_nodes(node)
+    source = Source.of(frame.f_code, frame.f_globals)
+    scope = source and scope_of(source.tree, frame.f_code)
+    loops = (it for it in own_nodes(scope) if isinstance(it, (ast.For, ast.While))) if scope else ()
+    found = [it for it in loops if it.body[0].lineno <= frame.f_lineno <= (it.body[-1].end_lineno or 0)]
     return sorted(found, key=lambda it: -it.lineno)
 
 
@@ -154,7 +177,7 @@ def counter(loop: Any, frame: FrameType) -> int | None:
     is_counted = isinstance(loop.iter, ast.Call) and name_of(loop.iter.func) in ("range", "trange", "enumerate")
     if not is_counted or not isinstance(target, ast.Name):
         return None
-    now, first = frame.f_locals.get(target.id), 0
+    now, first = looked_up(target, frame), 0
     if name_of(loop.iter.func) == "range" and len(loop.iter.args) > 1:
         first = value_of(loop.iter.args[0], frame)
     return now - first + 1 if type(now) is int and type(first) is int else None
@@ -212,7 +235,7 @@ def value_of(node: Any, frame: FrameType) -> Any:
     if isinstance(node, ast.Constant):
         return node.value
     if isinstance(node, ast.Name):
-        return frame.f_locals.get(node.id, frame.f_globals.get(node.id))
+        return looked_up(node, frame)
     if isinstance(node, ast.Attribute):
         of = value_of(node.value, frame)
         kept = getattr(of, "__dict__", {}).get(node.attr)

@@ -6,6 +6,7 @@ import os
 
 FOLDER = os.environ.get("PLIMSOLL_PREDICT_FOLDER") or ""  # for the reports
 STEPS = int(os.environ.get("PLIMSOLL_PREDICT_STEPS") or 0)  # stop after this many optimizer steps; 0: never
+FURTHER = bool(os.environ.get("PLIMSOLL_PREDICT_FURTHER"))  # whether to go on for code that did not run
 SETTLES = bool(os.environ.get("PLIMSOLL_PREDICT_SETTLES"))  # whether to go on until the reserved bytes no longer grow
 STOPS = bool(os.environ.get("PLIMSOLL_PREDICT_STOPS"))  # whether to leave out the code after the steps
 BEYOND = int(os.environ.get("PLIMSOLL_PREDICT_BEYOND") or 0)  # bytes that the device has beyond what it reports
@@ -23,3 +24,8 @@ def number(name: str) -> int | None:
     """
     text = (os.environ.get(name) or os.environ.get(f"PLIMSOLL_OWN_{name}") or "").strip()
     return int(text) if text.isdecimal() else None
+
+
+def ranks() -> int:
+    """The ranks of the job that this process is one of."""
+    return number("WORLD_SIZE") or 1

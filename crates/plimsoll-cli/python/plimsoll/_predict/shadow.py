@@ -65,6 +65,10 @@ def version(tensor: Any) -> int:
     return -1 if tensor.is_inference() else tensor._version
 
 
+class UnknownValueError(Exception):
+    """An argument has no value on the host."""
+
+
 class Shadows:
     """The shadows of this process."""
 
@@ -141,19 +145,26 @@ class Shadows:
                 return
             if tensor.numel() * tensor.element_size() < storage.nbytes() - 512 and changed:
                 return  # the rest of the storage is unknown
-            bytes = torch.zeros(storage.nbytes(), dtype=torch.uint8, device="cpu")
+            # Where the value fills it, zeros before that would only take time.
+            is_filled = tensor.numel() * tensor.element_size() == storage.nbytes() and tensor.is_contiguous()
+            size = storage.nbytes()
+            bytes = torch.empty(size, dtype=torch.uint8, device="cpu") if is_filled else self.zeros(size)
             old = Shadow(self.weak(storage), storage.data_ptr(), bytes, 0, False, False)
             if len(self.shadows) >= PURGE:
                 self.purge()
         even = even or (old.even and changed)
         fresh = Shadow(old.reference, old.address, old.bytes, version(tensor), changed, even, old.unsure)
         if unsure is not False and fresh.unsure is None:
-            fresh.unsure = torch.zeros_like(fresh.bytes)
+            fresh.unsure = self.zeros(fresh.bytes.numel())
         if fresh.unsure is not None:
             marks_of(fresh, tensor).copy_(torch.as_tensor(unsure, device="cpu"))
         self.shadows[key] = fresh
         flat = fresh.bytes.view(tensor.dtype)
         flat.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset()).copy_(value)
+
+    def zeros(self, size: int) -> Any:
+        """So many bytes, without PyTorch's threads: to wake them takes longer than this."""
+        return self.torch.frombuffer(bytearray(size), dtype=self.torch.uint8)
 
     def forget_written(self) -> None:
         """Drops the values that NCCL has overwritten. Ranges that NCCL wrote are unknown here; the stand-in knows
@@ -194,14 +205,11 @@ class Shadows:
         torch = self.torch
         state: dict[str, Any] = dict(known=0, even=False, unsure=False)
 
-        class Unknown(Exception):
-            pass
-
         def one(it: Any) -> Any:
             if isinstance(it, torch.Tensor):
                 value = self.shadow(it)
                 if value is None:
-                    raise Unknown
+                    raise UnknownValueError
                 if it.is_cuda:
                     state["known"] += 1
                     state["even"] = state["even"] or self.is_even(it)
@@ -215,7 +223,7 @@ class Shadows:
 
         try:
             args, kwargs = [one(it) for it in args], {name: one(it) for name, it in kwargs.items()}
-        except Unknown:
+        except UnknownValueError:
             return None
         return args, kwargs, state["known"], state["even"], state["unsure"]
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 from . import bounds, experts
-from .shadow import ARITHMETIC, CHANGED, COMPARE, COUNTED, GATHER, LOGIC, MADE, REDUCE, Shadows
+from .shadow import ARITHMETIC, CHANGED, COMPARE, COUNTED, GATHER, LOGIC, MADE, MOST_FLOATS, REDUCE, Shadows
 
 # What is answered where values are unknown.
 FINITE = dict(isfinite=True, isnan=False, isinf=False, isposinf=False, isneginf=False)
@@ -73,7 +73,12 @@ class Known(Shadows):
         if len(places) < 2:
             return call
 
+        first, second, *others = places
+
         def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+            # The commonest case, at once: most calls of a program come here.
+            if not others and second < len(args) and {type(args[first]), type(args[second])} == {torch.Tensor}:
+                return call(keys, *args, **kwargs)
             numbers = [at for at in places if at < len(args) and not isinstance(args[at], torch.Tensor)]
             if not numbers:
                 return call(keys, *args, **kwargs)
@@ -128,9 +133,13 @@ class Known(Shadows):
         out = "out" if operator._overloadname.endswith("out") else None
         is_factory = name in ("aten::arange", "aten::linspace")
         is_bounded = bounds.is_bounded(operator)
+        tensor, modes = self.torch.Tensor, self.torch._C._len_torch_function_stack
 
         def dispatched(keys: Any, *args: Any, **kwargs: Any) -> Any:
             result = call(keys, *args, **kwargs)
+            # Most results are too large for a shadow. With a function mode of the program's, they are not asked here.
+            if type(result) is tensor and not modes() and result.numel() > MOST_FLOATS and result.is_floating_point():
+                return result
             if self.shadows or is_factory or is_bounded:
                 with self.quiet():
                     self.follow(operator, args, kwargs, result, out, is_factory)

@@ -9,10 +9,15 @@ import dis
 import linecache
 import os
 import types
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 from .names import READERS
+
+# Parts of the paths of files that are not the program's.
+LIBRARIES = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 class Sink:
@@ -77,7 +82,7 @@ class Site:
             for at, place in enumerate(self.code.co_positions()):
                 if at == self.frame.f_lasti // 2:
                     break
-        inside = [node for node in ast.walk(self.known_source().tree) if self.covers(node)]
+        inside = list(self.covering(self.known_source().tree))
         if place is not None and None not in place:
             line, end, column, end_column = place
             fits = [
@@ -99,9 +104,17 @@ class Site:
         assert self.source is not None
         return self.source
 
-    def covers(self, node: Any) -> bool:
-        """Whether the frame's line is one of a node's."""
-        return getattr(node, "lineno", self.line + 1) <= self.line <= getattr(node, "end_lineno", 0)
+    def covering(self, node: Any) -> Iterator[Any]:
+        """The nodes in a node that the frame's line is one of."""
+        for child in ast.iter_child_nodes(node):
+            if not hasattr(child, "lineno"):
+                yield from self.covering(child)
+                continue
+            first = min([child.lineno, *(it.lineno for it in getattr(child, "decorator_list", ()))])
+            if first <= self.line <= (getattr(child, "end_lineno", None) or 0):
+                if child.lineno <= self.line:
+                    yield child
+                yield from self.covering(child)
 
 
 def is_jump(name: str) -> bool:
@@ -188,5 +201,23 @@ def looked_up(expression: Any, frame: FrameType) -> Any:
 
 def is_library(path: str) -> bool:
     """Whether a file belongs to an installed package, the standard library, or us."""
-    places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
-    return any(place in path for place in places)
+    return any(place in path for place in LIBRARIES)
+
+
+def scope_of(tree: ast.Module, code: CodeType) -> Any:
+    """The function of a code object, or the module; None if it is not found, as for a comprehension."""
+    if code.co_name == "<module>":
+        return tree
+    starts = ((it, [it, *getattr(it, "decorator_list", [])]) for it in ast.walk(tree) if isinstance(it, SCOPES))
+    found = (it for it, parts in starts if min(part.lineno for part in parts) == code.co_firstlineno)
+    return next((it for it in found if getattr(it, "name", "<lambda>") == code.co_name), None)
+
+
+def own_nodes(scope: Any) -> Iterator[Any]:
+    """The nodes of a function or a module, without those of the functions in it."""
+    left = list(ast.iter_child_nodes(scope))
+    while left:
+        node = left.pop()
+        if not isinstance(node, SCOPES):
+            yield node
+            left += ast.iter_child_nodes(node)

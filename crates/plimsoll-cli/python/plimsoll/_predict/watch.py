@@ -24,6 +24,7 @@ from . import device as standin
 from .failure import described
 from .finish import Finish
 from .growth import Growth
+from .late import Late
 from .reads import Reads
 from .settings import number
 from .shadows import Known
@@ -61,6 +62,7 @@ class Watch:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
         self.finish_up = Finish(torch, is_library)
         self.growth = Growth(torch, is_library)
+        self.late = Late(torch, is_library)
         self.warnings = Warnings(torch, is_library)
         sparse.torch_save(torch)
         self.listening: int | None = (
@@ -179,6 +181,7 @@ class Watch:
         def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
             watch.steps.setdefault(self, 0)
             watch.warnings.made(self, sys._getframe(1))
+            watch.late.begin()
             begin(self, *args, **kwargs)
 
         @functools.wraps(backward)
@@ -203,6 +206,7 @@ class Watch:
         """A backward pass begins. A step is done when the first of the lines that call `backward` is reached again."""
         if self.state != "running" or len(self.steps):
             return
+        self.late.begin()
         frame = sys._getframe(2)
         while frame.f_back is not None and is_library(frame.f_code.co_filename):
             frame = frame.f_back
@@ -228,8 +232,11 @@ class Watch:
         self.measure(steps)
         finish.stepped()
         self.growth.note()
+        self.late.stepped(steps, sys._getframe(1))
         if settings.STEPS and steps >= settings.STEPS and self.has_settled(steps) and not self.may_grow():
             self.growth.look(sys._getframe(1), steps, finish.given)
+            if self.late.waits(steps, self.growth.total):
+                return self.report()
             if not settings.STOPS and finish.may_go_on():
                 self.peaks_of_steps = dict(self.peaks)
                 finish.begin()
@@ -384,7 +391,7 @@ class Watch:
     def measure_outside(self, device: int, reserved: int) -> None:
         """The bytes that libraries allocated outside PyTorch, if no other process uses the GPU."""
         context = number("PLIMSOLL_STANDIN_CONTEXT")
-        if context is None or (number("WORLD_SIZE") or 1) > 1 or not self.torch.cuda.is_initialized():
+        if context is None or settings.ranks() > 1 or not self.torch.cuda.is_initialized():
             return
         free, total = self.torch.cuda.mem_get_info(device)
         if total - free > 0:
@@ -451,9 +458,11 @@ class Watch:
             cut=bool(self.finish_up.finishing) or self.state == "stopped",
             went_on=bool(self.finish_up.finishing),
             ended=self.state == "ended",
+            late=self.late.rows(self.growth.total) if self.state == "stopped" else [],
             unseen=self.finish_up.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
             growth=self.growth.rows(),
+            batches=self.finish_up.batches.row() if self.finish_up.batches else None,
             loops=[row for row in (it.row() for it in self.finish_up.loops) if row],
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(),

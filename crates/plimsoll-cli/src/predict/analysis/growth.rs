@@ -21,8 +21,10 @@ pub(crate) enum Each {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Growth {
     pub(crate) each: Each,
-    /// Bytes for each.
+    /// Bytes for each of them that it grows in.
     pub(crate) bytes: u64,
+    /// It grows in one of so many.
+    pub(crate) every: u64,
     /// How many of them ran.
     pub(crate) seen: u64,
     /// How many the program has; `None` if unknown.
@@ -58,11 +60,12 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     if !judged.report.cut {
         return None;
     }
-    let GrowingSteps { bytes, steps, total, .. } = *growing;
+    let GrowingSteps { bytes, every, times, steps, total, .. } = *growing;
+    let every = every.max(1);
     let peak_bytes = judged.peaks.reserved_bytes;
     // The first step whose peak is above the capacity.
-    let out_at = steps + capacity_bytes.saturating_sub(peak_bytes) / bytes.max(1) + 1;
-    let end_bytes = total.map(|total| peak_bytes + bytes * total.saturating_sub(steps));
+    let out_at = steps + (capacity_bytes.saturating_sub(peak_bytes) / bytes.max(1) + 1) * every;
+    let end_bytes = total.map(|total| peak_bytes + bytes * (total.saturating_sub(steps) / every));
     // Growth that comes to little by the end is no news.
     if end_bytes.is_some_and(|end| end - peak_bytes < capacity_bytes / 50) {
         return None;
@@ -71,31 +74,33 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     Some(Growth {
         each: Each::Step,
         bytes,
+        every,
         seen: steps,
         total,
-        line: kept_line(judged, steps),
+        line: kept_line(judged, times, every),
         end_bytes,
         out_at,
         spare_bytes: capacity_bytes.saturating_sub(end_bytes.unwrap_or(u64::MAX)),
     })
 }
 
-/// The line whose blocks stay: the blocks that were allocated in the second half of the recording and are
+/// The line whose blocks stay: the blocks that were allocated in the later part of the recording and are
 /// live at its end.
-fn kept_line(judged: &Judged, steps: u64) -> Option<String> {
+fn kept_line(judged: &Judged, times: u64, every: u64) -> Option<String> {
     let analysis = judged.analysis.as_ref()?;
     let (explained, timeline) = (&analysis.explained, &analysis.device().timeline);
     let events = explained.snapshot.trace(timeline.device).len();
-    let middle = EventIndex::new(events / 2);
+    // Growth that is rare needs more of it.
+    let later = EventIndex::new(if every > 1 { events / 4 } else { events / 2 });
     let mut lines = BTreeMap::new();
-    for life in timeline.lives.iter().filter(|life| life.freed.is_none() && life.born >= middle) {
+    for life in timeline.lives.iter().filter(|life| life.freed.is_none() && life.born >= later) {
         if let Some(frame) = explained.origins.get(life.stack).line {
             let (blocks, bytes) = lines.entry(frame).or_insert((0_u64, 0_u64));
             (*blocks, *bytes) = (*blocks + 1, *bytes + life.bytes);
         }
     }
     // One block of the latest step alone has not stayed.
-    let stays = lines.into_iter().filter(|(_, (blocks, _))| *blocks >= (steps / 4).max(2));
+    let stays = lines.into_iter().filter(|(_, (blocks, _))| *blocks >= (times / 4).max(2));
     let (frame, _) = stays.max_by_key(|(_, (_, bytes))| *bytes)?;
     let frame = explained.snapshot.stacks.get_frame(frame);
     Some(place(explained.snapshot.texts.get(frame.filename), u64::try_from(frame.line).unwrap_or(0)))
@@ -132,6 +137,7 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
         let growth = Growth {
             each: Each::Batch,
             bytes,
+            every: 1,
             seen: cut.given,
             total: cut.total,
             line,

@@ -80,6 +80,7 @@ pub(super) fn growth(growth: &Growth) -> Value {
     json!({
         "each": if growth.each == Each::Step { "step" } else { "batch" },
         "bytes": growth.bytes,
+        "every": growth.every,
         "seen": growth.seen,
         "total": growth.total,
         "line": growth.line,

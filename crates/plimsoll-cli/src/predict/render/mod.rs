@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `reads.rs`, `cut_loops.rs`, `traces.rs` | values that were read, loops that were cut, files that were not written |
 //! | `sentences.rs` | the verdict, and growth |
+//! | `late.rs` | code of the training loop that did not run |
 //! | `limits.rs`, `warnings.rs` | what the figures assume and leave out |
 //! | `memory.rs` | the ledger of the GPU, the peaks, the processes, the largest owners |
 //! | `next.rs` | the next command |
@@ -14,6 +15,7 @@
 
 pub(super) mod cut_loops;
 pub(super) mod json;
+mod late;
 mod limits;
 mod memory;
 mod next;

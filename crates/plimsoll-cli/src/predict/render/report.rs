@@ -3,7 +3,7 @@
 use plimsoll_trace::report::{Brief, Rank, Report, Section};
 
 use super::limits::limits;
-use super::{json, memory, next, reads, sentences, traces, warnings};
+use super::{json, late, memory, next, reads, sentences, traces, warnings};
 use crate::explain;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
@@ -22,6 +22,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let mut sections = facts(outcome, target, &verdict);
     sections.push(Section::data("judged", json::judged(outcome, target, explained)));
     sections.push(Section::command("next", "Next", next::command(outcome, target, args)));
+    sections.push(Section::lines("not_seen", Rank::Head, late::lines(outcome)));
     sections.extend(other_runs(outcome, target, shown));
     let hint = if let Verdict::Failed { hint, .. } = &outcome.verdict { hint.clone() } else { None };
     sections.push(Section::lines("verdict", Rank::Head, hint).valued(json::verdict(&outcome.verdict)));

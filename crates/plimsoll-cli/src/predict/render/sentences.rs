@@ -138,13 +138,13 @@ fn without_function(line: &str) -> &str {
 
 /// The sentence for memory that grows until it runs out.
 fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
-    let Growth { each, bytes, seen, total, line, end_bytes, out_at, .. } = growth;
-    let bytes = size(*bytes);
+    let Growth { each, bytes, every, seen, total, line, end_bytes, out_at, .. } = growth;
+    let (bytes, often) = (size(*bytes), a_step(*every));
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     match (each, end_bytes, out_at) {
         (Each::Step, _, Some(out_at)) => {
             let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
-            format!("grows by {bytes} a step: out of memory in about step {}{of}{place}", thousands(*out_at))
+            format!("grows by {bytes} {often}: out of memory in about step {}{of}{place}", thousands(*out_at))
         }
         (Each::Batch, Some(end), _) => format!(
             "runs OUT of memory: needs about {}{}, {} more than {} offers; grows by {bytes} a batch{place}",
@@ -157,19 +157,20 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
             "grows by {bytes} a batch: out of memory in about batch {} of a loader without a length, seen over {seen}{place}",
             thousands(*out_at)
         ),
-        _ => format!("grows by {bytes} a step{place}"),
+        _ => format!("grows by {bytes} {often}{place}"),
     }
 }
 
 /// The sentence for memory that grows but suffices.
 fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
-    let Growth { each, bytes, total, line, end_bytes, spare_bytes, .. } = growth;
+    let Growth { each, bytes, every, total, line, end_bytes, spare_bytes, .. } = growth;
+    let often = a_step(*every);
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     let (bytes, end, spare) = (size(*bytes), size(end_bytes.unwrap_or(0)), size(*spare_bytes));
     let total = thousands(total.unwrap_or(0));
     match each {
         Each::Step => format!(
-            "grows by {bytes} a step{place}: needs about {end} at the end of its {total} steps, {spare} less than {} offers",
+            "grows by {bytes} {often}{place}: needs about {end} at the end of its {total} steps, {spare} less than {} offers",
             target.name
         ),
         Each::Batch => format!(
@@ -182,14 +183,16 @@ fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) ->
 
 /// Growth from step to step, and its total; `None` if unknown.
 pub(crate) fn growth(growth: &Growth) -> Option<String> {
-    let Growth { each: Each::Step, bytes, total: Some(total), line, end_bytes: Some(end), .. } = growth
+    let Growth { each: Each::Step, bytes, every, total: Some(total), line, end_bytes: Some(end), .. } =
+        growth
     else {
         return None;
     };
     let size = |bytes| bytes::shown(bytes, false);
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     let (bytes, end, total) = (size(*bytes), size(*end), thousands(*total));
-    Some(format!("grows by {bytes} a step{place}, to {end} at the end of its {total} steps"))
+    let often = a_step(*every);
+    Some(format!("grows by {bytes} {often}{place}, to {end} at the end of its {total} steps"))
 }
 
 /// The batches or steps from which the need was computed.
@@ -201,6 +204,11 @@ fn computed(growth: &Growth) -> String {
         (Each::Step, Some(total)) => format!(" at the end of its {} steps", thousands(total)),
         _ => String::new(),
     }
+}
+
+/// `a step`, `every 50 steps`.
+fn a_step(every: u64) -> String {
+    if every == 1 { "a step".to_owned() } else { format!("every {} steps", thousands(every)) }
 }
 
 /// `1,390`.

@@ -1,0 +1,73 @@
+"""The batches of the training's loader that would come after the steps: is one of them larger than those that the steps had?
+
+They are made, not trained with; the largest then gets one step. Where making them takes long, only the first ones are.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from .. import protocol
+
+SECONDS = 0.4  # for making batches
+MORE = 1.02  # times as many elements, which are worth a step
+
+
+class Batches:
+    """The batches of one loop over the training's loader."""
+
+    def __init__(self, torch: Any, iterator: Any, loader: Any) -> None:
+        self.torch, self.iterator = torch, iterator
+        try:
+            self.total: int | None = len(loader)
+        except Exception:
+            self.total = None  # a dataset that has no length
+        self.sizes: set[int] = set()  # elements of the batches so far
+        self.made = 0
+        self.is_searched = self.is_complete = False
+
+    def saw(self, batch: Any) -> None:
+        """The loader made a batch."""
+        self.made += 1
+        self.sizes.add(self.elements(batch))
+
+    def elements(self, batch: Any, depth: int = 0) -> int:
+        """The elements of all tensors in a batch."""
+        if isinstance(batch, self.torch.Tensor):
+            return int(batch.numel())
+        if isinstance(batch, Mapping):
+            batch = list(batch.values())
+        parts = (
+            batch
+            if isinstance(batch, (list, tuple))
+            else list(vars(batch).values())
+            if hasattr(batch, "__dict__")
+            else []
+        )
+        return sum(self.elements(it, depth + 1) for it in parts) if depth < 4 else 0
+
+    def larger(self, following: Callable[[Any], Any]) -> Any:
+        """The largest batch of those that follow, if it is larger than those before; else None."""
+        if self.is_searched:
+            return None
+        self.is_searched = True
+        until, most, found = time.monotonic() + SECONDS, max(self.sizes, default=0) * MORE, None
+        while time.monotonic() < until:
+            try:
+                batch = following(self.iterator)
+            except StopIteration:
+                self.is_complete = True
+                break
+            self.saw(batch)
+            size = self.elements(batch)
+            if size > most:
+                most, found = size, batch
+        return found
+
+    def row(self) -> protocol.Batches | None:
+        """A row for the report, if a larger batch may come."""
+        if not self.is_searched or self.is_complete or len(self.sizes) < 2:
+            return None
+        return protocol.Batches(made=self.made, total=self.total)

@@ -1,0 +1,128 @@
+"""Whether statements that did not run may matter for memory: they run a model or an optimizer, make or keep tensors, or change a
+size. Printing, logging and saving do not.
+
+The names are looked up as a frame has them; functions of the program are followed. Nothing is called.
+"""
+
+from __future__ import annotations
+
+import ast
+import types
+from collections.abc import Mapping
+from typing import Any
+
+from .names import HOLDS, METADATA, READERS, SHOWS
+from .source import Source, is_library, last_name, looked_up, own_nodes, scope_of
+
+DEPTH = 4  # functions of the program that call each other
+# Functions and methods of PyTorch that need no memory worth a word.
+LIGHT = set(
+    "save load state_dict load_state_dict train eval zero_grad no_grad enable_grad inference_mode autocast set_grad_enabled"
+    " manual_seed seed synchronize empty_cache memory_allocated max_memory_allocated memory_reserved memory_stats memory_summary"
+    " reset_peak_memory_stats max_memory_reserved is_available get_rank get_world_size barrier is_initialized device parameters"
+    " named_parameters modules named_modules children is_tensor is_grad_enabled perf_counter get_last_lr set_epoch export_stacks"
+    " buffers named_buffers register_buffer step_lr isEnabled record update_bn index count sum_to_size where_saved".split()
+)
+
+
+class Names:
+    """The names that a function of the program has, in place of its frame."""
+
+    def __init__(self, variables: Mapping[str, Any], module: dict[str, Any], code: types.CodeType) -> None:
+        self.f_locals, self.f_globals, self.f_code = types.MappingProxyType(dict(variables)), module, code
+
+
+class Heavy:
+    """What a set of statements does. `names` is a frame, or `Names`."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.known: set[types.CodeType] = set()
+
+    def are(self, statements: list[Any], names: Any, depth: int = 0) -> bool:
+        """Whether any of them may matter."""
+        return any(self.is_one(node, names, depth) for it in statements for node in (it, *own_nodes(it)))
+
+    def is_one(self, node: Any, names: Any, depth: int) -> bool:
+        """The same of one node."""
+        if isinstance(node, ast.Call):
+            return self.calls(node, names, depth)
+        if isinstance(node, (ast.Assign, ast.AugAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            return any(self.keeps(it, node.value, names) for it in targets)
+        return False
+
+    def calls(self, node: ast.Call, names: Any, depth: int) -> bool:
+        """Whether a call may matter."""
+        torch, name = self.torch, last_name(node.func)
+        if name in HOLDS:
+            return any(self.has_tensor(it, names) for it in node.args)
+        if name in SHOWS or name in READERS or name in LIGHT or name in METADATA:
+            return False
+        target = looked_up(node.func, names)
+        if isinstance(target, torch.nn.Module) or (isinstance(target, type) and self.is_maker(target)):
+            return True
+        function = getattr(target, "__func__", target)
+        if isinstance(function, types.FunctionType) and not is_library(function.__code__.co_filename):
+            return depth < DEPTH and self.is_function(function, getattr(target, "__self__", None), depth)
+        if target is not None:
+            module = getattr(function, "__module__", None) or ""
+            if module.startswith(
+                ("torch.optim.lr_scheduler", "torch.utils.tensorboard", "torch.distributed.checkpoint")
+            ):
+                return False
+            return module.split(".")[0] in ("torch", "transformers", "torchvision", "peft", "diffusers") or (
+                type(function).__name__ in ("builtin_function_or_method", "method_descriptor")
+                and hasattr(torch, name)
+                and not module
+            )
+        # A method of something that is not known yet.
+        return isinstance(node.func, ast.Attribute) and (name == "step" or hasattr(torch.Tensor, name))
+
+    def is_maker(self, kind: type) -> bool:
+        """Whether a class is one of models, optimizers or loaders."""
+        torch = self.torch
+        return issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader, torch.Tensor))
+
+    def is_function(self, function: types.FunctionType, of: Any, depth: int) -> bool:
+        """Whether the statements of a function of the program may matter."""
+        code = function.__code__
+        if code in self.known:
+            return False
+        self.known.add(code)
+        source = Source.of(code, function.__globals__)
+        scope: Any = scope_of(source.tree, code) if source else None
+        if scope is None:
+            return False
+        variables = {code.co_varnames[0]: of} if of is not None and code.co_argcount else {}
+        cells = zip(code.co_freevars, function.__closure__ or ())
+        variables.update({name: cell.cell_contents for name, cell in cells if cell != types.CellType()})
+        statements = scope.body if isinstance(scope.body, list) else [scope.body]
+        return self.are(statements, Names(variables, function.__globals__, code), depth + 1)
+
+    def has_tensor(self, node: Any, names: Any) -> bool:
+        """Whether an expression may be, or contain, a tensor of the device."""
+        if isinstance(node, ast.Call) and last_name(node.func) in READERS | SHOWS | METADATA:
+            return False
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and hasattr(self.torch.Tensor, node.func.attr)
+        ):
+            return True
+        if isinstance(node, (ast.Name, ast.Attribute)):
+            value = looked_up(node, names)
+            return isinstance(value, self.torch.Tensor) and value.is_cuda
+        return any(self.has_tensor(it, names) for it in ast.iter_child_nodes(node))
+
+    def keeps(self, target: Any, value: Any, names: Any) -> bool:
+        """Whether an assignment keeps a tensor, lets a parameter have a gradient, or changes a size."""
+        if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
+            return not (isinstance(value, ast.Constant) and not value.value)
+        if isinstance(target, (ast.Subscript, ast.Attribute)):
+            return self.has_tensor(value, names)
+        before = looked_up(target, names) if isinstance(target, ast.Name) else None
+        if isinstance(before, list):
+            return self.has_tensor(value, names)
+        is_large = isinstance(value, ast.Constant) and type(value.value) is int and value.value > (before or 0)
+        return type(before) is int and before > 1 and (is_large or isinstance(value, ast.BinOp))

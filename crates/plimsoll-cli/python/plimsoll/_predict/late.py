@@ -1,0 +1,254 @@
+"""Code of the training loop that did not run in the first steps: the arms of an `if` whose test changes as the loop goes round, in the
+loop's body and in functions that it calls.
+
+Which lines ran is known (lines.py), and often also when a test will be true (conditions.py). Where steps are cheap, the run goes on
+until such arms have run a few times; the others are listed (`rows`).
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from .. import protocol
+from . import settings
+from .conditions import Condition
+from .growth import around
+from .heavy import Heavy, Names
+from .lines import Lines
+from .source import Source, looked_up, own_nodes, scope_of
+
+BUDGET = 1.5  # seconds of the processor's time for further steps, where they suffice
+BLIND = 0.7  # the same, where it is not known whether they do
+WAITING = 2.5  # times as long where the program waits for something else
+ENOUGH = 3  # steps in which an arm has run, after which it has shown what it does
+LAG = 2  # steps after an arm ran in which what it keeps is seen: before, a variable may have kept it, too
+AFTER = 8  # steps after an arm first ran, in which growth that it began is seen
+MOST = 20  # rows
+LEAVING = (ast.Continue, ast.Break, ast.Return)
+
+
+class Arm:
+    """The statements that run where a test is `wanted`."""
+
+    def __init__(self, code: CodeType, file: str, condition: Condition, wanted: bool, statements: list[Any]) -> None:
+        self.code, self.file, self.condition, self.wanted, self.statements = code, file, condition, wanted, statements
+        self.line, self.end = statements[0].lineno, statements[-1].end_lineno or statements[-1].lineno
+        # Where both are on one line, that the line ran says nothing; that the test was true does.
+        self.is_inline = self.line == condition.test.lineno
+        self.held = 0  # steps at whose end the test was so
+        self.is_heavy: bool | None = None
+        self.began: int | None = None  # the step in which it first ran
+        self.count = self.latest = 0  # in how many steps it ran, and the last of them
+        self.is_before_step = False
+
+    def ran(self, lines: Lines) -> int:
+        """In how many steps it ran, as far as that is known."""
+        return self.held if self.is_inline else lines.steps(self.code, self.line)
+
+    def is_due(self, step: int) -> bool:
+        """Whether it runs right after this step, before the next one."""
+        last = self.condition.last
+        return last is not None and last[0] == step and not self.is_before_step and self.is_so(last[1])
+
+    def is_so(self, values: dict[str, Any]) -> bool:
+        """Whether its test is known to be as wanted, with these values."""
+        holds = self.condition.holds(values)
+        return holds is not None and holds == self.wanted
+
+    def text(self) -> str:
+        """When it runs, as in the source."""
+        test = self.condition.test
+        return f"if {ast.unparse(test if self.wanted else ast.UnaryOp(ast.Not(), test))}"
+
+
+class Late:
+    """The arms of this process, and how far to go for them."""
+
+    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
+        self.torch, self.is_library = torch, is_library
+        self.lines, self.heavy = Lines(), Heavy(torch)
+        self.arms: list[Arm] | None = None  # None: not looked for yet
+        self.ends: list[float] = []  # the processor's time at the end of each of the latest steps
+        self.began: tuple[float, float] | None = None  # processor time and time, where the further steps begin
+
+    def begin(self) -> None:
+        """The program made an optimizer, or begins a backward pass."""
+        if settings.STEPS and not settings.PLAN:
+            self.lines.start()
+
+    def stepped(self, step: int, frame: FrameType) -> None:
+        """A step is done."""
+        self.ends = [*self.ends[-3:], time.process_time()]
+        if not self.lines.is_known():
+            return
+        self.lines.begin(step)
+        # The functions that the loop calls are those that ran after its first step.
+        if step + 1 < settings.STEPS or len(self.ends) < 2:
+            return
+        try:
+            frames = list(self.program(frame))
+            if self.arms is None:
+                self.arms = list(self.find(frames))
+            for arm in self.arms:
+                self.look(arm, frames, step)
+        except Exception:
+            self.lines.stop()  # source that is read wrongly says nothing
+
+    def program(self, frame: FrameType | None) -> Iterator[FrameType]:
+        """The frames of the program on the stack, the innermost first."""
+        while frame is not None:
+            if not self.is_library(frame.f_code.co_filename):
+                yield frame
+            frame = frame.f_back
+
+    def find(self, frames: list[FrameType]) -> Iterator[Arm]:
+        """The arms in the loops around the step, and in the functions that ran in them."""
+        counted: set[str] = set()
+        loops = {frame.f_code: around(frame) for frame in frames}
+        for loop in (it for found in loops.values() for it in found):
+            counted |= targets(loop)
+            counted |= {
+                it.target.id
+                for it in ast.walk(loop)
+                if isinstance(it, ast.AugAssign) and isinstance(it.target, ast.Name)
+            }
+        outer = True  # the frames outside of all loops, which run once
+        inside: dict[CodeType, Any] = {}
+        for frame in reversed(frames):
+            found = loops[frame.f_code]
+            if found or not outer:
+                inside[frame.f_code] = found[-1] if outer else None
+                outer = False
+        on_stack = {frame.f_code for frame in frames}
+        for code, lines in self.lines.all().items():
+            is_called = code not in on_stack and any(ran.last > 0 for ran in lines.values())
+            if (code in inside or is_called) and is_own(code.co_filename):
+                yield from self.of(code, inside.get(code), counted)
+
+    def of(self, code: CodeType, loop: Any, counted: set[str]) -> Iterator[Arm]:
+        """The arms in one loop, or in a whole function."""
+        source = Source.of(code, {})
+        scope = loop if loop is not None else source and scope_of(source.tree, code)
+        if scope is None or source is None:
+            return
+        nodes = list(own_nodes(scope))
+        passing = {name for it in nodes for name in targets(it)} - counted
+        for node in nodes:
+            if not isinstance(node, ast.If):
+                continue
+            condition = Condition(node.test, counted, passing)
+            yield Arm(code, source.file, condition, True, node.body)
+            if node.orelse and not (len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)):
+                yield Arm(code, source.file, condition, False, node.orelse)
+            elif not node.orelse and isinstance(node.body[-1], LEAVING):
+                block = block_of(source, node)
+                if block[block.index(node) + 1 :]:
+                    yield Arm(code, source.file, condition, False, block[block.index(node) + 1 :])
+
+    def look(self, arm: Arm, frames: list[FrameType], step: int) -> None:
+        """Notes at the end of a step what an arm did, and the values of its test."""
+        frame = next((it for it in frames if it.f_code is arm.code), None)
+        if frame is not None:
+            if arm.condition.last is None or arm.condition.last[0] != step:
+                arm.condition.look(frame, step)
+            arm.is_before_step = arm.end < frame.f_lineno
+            arm.held += arm.condition.last is not None and arm.is_so(arm.condition.last[1])
+        count = arm.ran(self.lines)
+        if count > arm.count:
+            arm.count, arm.latest = count, step
+            arm.began = arm.began or step
+        if arm.is_heavy is None and step >= settings.STEPS and not self.is_shown(arm):
+            self.heavy.known.clear()
+            names = frame or names_of(arm.code, frames)
+            arm.is_heavy = arm.condition.can_change() and self.heavy.are(arm.statements, names)
+
+    def is_shown(self, arm: Arm) -> bool:
+        """Whether an arm has run often enough."""
+        return arm.ran(self.lines) >= ENOUGH
+
+    def waits(self, step: int, total: int | None) -> bool:
+        """Whether to go on for one more step."""
+        now = time.process_time()
+        if self.began is None:
+            self.began = now, time.monotonic()
+        # Ranks of a job must agree on the number of steps.
+        if not settings.FURTHER or settings.ranks() > 1 or not self.lines.is_known():
+            return False
+        if self.arms is None:
+            return settings.STEPS > 1
+        spent = max(now - self.began[0], (time.monotonic() - self.began[1]) / WAITING)
+        if spent > BUDGET:
+            return False
+        pace = min((after - before for before, after in zip(self.ends, self.ends[1:])), default=BUDGET)
+        left = (BUDGET - spent) / max(pace, 1e-6)
+        is_blind = spent > BLIND
+        return any(self.waits_for(arm, step, total, left, is_blind) for arm in self.arms)
+
+    def waits_for(self, arm: Arm, step: int, total: int | None, left: float, is_blind: bool) -> bool:
+        """The same for one arm. There is time for `left` more steps; `is_blind`: only for an arm whose step is known."""
+        if not arm.is_heavy:
+            return False
+        if arm.began is not None and settings.STEPS < arm.began and step < arm.began + AFTER:
+            return True
+        is_new = arm.condition.last is not None and arm.condition.last is arm.condition.first
+        if is_new or arm.is_due(step) or (0 < arm.count <= ENOUGH and step < arm.latest + LAG):
+            return True
+        if self.is_shown(arm):
+            return False
+        is_known, at = arm.condition.next(arm.wanted, total)
+        if is_known:
+            return at is not None and at - step <= left
+        return not is_blind and not arm.is_inline
+
+    def rows(self, total: int | None) -> list[protocol.Late]:
+        """The arms that did not run and may matter."""
+        found: dict[tuple[str, int], protocol.Late] = {}
+        for arm in self.arms or () if self.lines.is_known() else ():
+            if not arm.is_heavy or arm.ran(self.lines) or not self.lines.steps(arm.code, arm.condition.test.lineno):
+                continue
+            is_known, at = arm.condition.next(arm.wanted, total)
+            if (is_known and at is None) or (arm.is_inline and not is_known):
+                continue
+            steps = None if at is None else at + (not arm.is_before_step)
+            row = protocol.Late(file=arm.file, line=arm.line, end=arm.end, text=arm.text(), steps=steps)
+            found.setdefault((arm.file, arm.line), row)
+        return sorted(found.values(), key=lambda it: (it["steps"] is None, it["steps"], it["line"]))[:MOST]
+
+
+def targets(loop: ast.AST) -> set[str]:
+    """The variables of a `for` loop."""
+    target = loop.target if isinstance(loop, ast.For) else None
+    return {it.id for it in ast.walk(target) if isinstance(it, ast.Name)} if target else set()
+
+
+def is_own(file: str) -> bool:
+    """Whether a file is one that the program's author wrote, not one that a compiler made."""
+    return os.path.exists(file) and not file.startswith(os.environ.get("PLIMSOLL_PREDICT_CACHES") or "\0")
+
+
+def block_of(source: Source, node: Any) -> list[Any]:
+    """The statements that a statement is one of."""
+    blocks = (block for _, block in ast.iter_fields(source.parents[node]))
+    return next(it for it in blocks if isinstance(it, list) and node in it)
+
+
+def names_of(code: CodeType, frames: list[FrameType]) -> Names:
+    """The names that a function has which is not on the stack: those of its module, and the object whose method it is."""
+    modules = (vars(it) for it in list(sys.modules.values()) if hasattr(it, "__dict__"))
+    module = next((it for it in modules if it.get("__file__") == code.co_filename), {})
+    values = [looked_up(ast.Name(name), frame) for frame in frames for name in frame.f_code.co_varnames[:1]]
+    kinds = [it for it in module.values() if isinstance(it, type)]
+    owner = next((it for it in values if any(defines(kind, code) for kind in type(it).__mro__)), None)
+    owner = owner if owner is not None else next((it for it in kinds if defines(it, code)), None)
+    return Names({} if owner is None else {code.co_varnames[0]: owner}, module, code)
+
+
+def defines(kind: type, code: CodeType) -> bool:
+    """Whether a class has a method with this code."""
+    return getattr(vars(kind).get(code.co_name), "__code__", None) is code

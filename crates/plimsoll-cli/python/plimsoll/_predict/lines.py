@@ -1,0 +1,68 @@
+"""Which lines of the program ran, and in how many steps: the main thread is traced by the stand-in (its lines.rs)."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from types import CodeType
+from typing import NamedTuple
+
+from .source import LIBRARIES
+
+
+class Row(ctypes.Structure):
+    """A line that ran, as the stand-in writes it."""
+
+    _fields_ = [
+        (name, ctypes.c_uint64 if name == "code" else ctypes.c_uint32) for name in "code line steps last _".split()
+    ]
+
+
+class Ran(NamedTuple):
+    """A line that ran: in how many steps, and the last of them."""
+
+    steps: int
+    last: int
+
+
+class Lines:
+    """The lines of this process. While another tracer is on, such as a debugger's, nothing is known."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.PyDLL(None)
+        self.is_on = False
+
+    def start(self) -> None:
+        """Traces this thread."""
+        if not self.is_on and sys.gettrace() is None and hasattr(self.library, "plimsoll_standin_trace"):
+            self.is_on = bool(self.library.plimsoll_standin_trace("\n".join(LIBRARIES).encode()))
+
+    def stop(self) -> None:
+        """Ends that."""
+        if self.is_on and sys.gettrace() is None:
+            self.library.plimsoll_standin_trace(None)
+        self.is_on = False
+
+    def is_known(self) -> bool:
+        """Whether the lines are known."""
+        return self.is_on and sys.gettrace() is None
+
+    def begin(self, step: int) -> None:
+        """Lines run for this step from now on."""
+        self.library.plimsoll_standin_step(ctypes.c_uint32(step))
+
+    def steps(self, code: CodeType, line: int) -> int:
+        """In how many steps a line ran."""
+        return int(self.library.plimsoll_standin_ran(ctypes.c_uint64(id(code)), ctypes.c_uint32(line)))
+
+    def all(self) -> dict[CodeType, dict[int, Ran]]:
+        """All lines that ran."""
+        room = self.library.plimsoll_standin_lines(None, ctypes.c_size_t(0))
+        rows = (Row * room)()
+        self.library.plimsoll_standin_lines(rows, ctypes.c_size_t(room))
+        found: dict[CodeType, dict[int, Ran]] = {}
+        for row in rows:
+            # The stand-in holds a reference to each code object.
+            code = ctypes.cast(row.code, ctypes.py_object).value
+            found.setdefault(code, {})[row.line] = Ran(row.steps, row.last)
+        return found

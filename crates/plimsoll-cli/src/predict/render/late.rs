@@ -1,0 +1,47 @@
+//! Code of the training loop that did not run in its first steps and may need more memory, in at most three lines.
+
+use super::reads;
+use super::sentences::thousands;
+use crate::predict::analysis::verdict::Verdict;
+use crate::predict::answer::Outcome;
+use crate::predict::recording::read::place;
+use crate::protocol::{Batches, Late};
+
+/// The most lines.
+const MOST: usize = 3;
+
+/// The lines, that which runs first before the others. Empty for a program that failed, runs out or was not cut.
+pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
+    if !matches!(outcome.verdict, Verdict::Fits { .. } | Verdict::Unknown(_)) {
+        return Vec::new();
+    }
+    let mut lines: Vec<String> = Vec::new();
+    for report in outcome.reports.iter().filter(|report| report.cut) {
+        for late in &report.late {
+            let sentence = sentence(late, report.steps);
+            if !lines.contains(&sentence) {
+                lines.push(sentence);
+            }
+        }
+    }
+    lines.extend(outcome.reports.iter().filter_map(|report| report.batches).take(1).map(batches));
+    if lines.len() > MOST {
+        let rest = lines.len() - (MOST - 1);
+        lines.truncate(MOST - 1);
+        lines.push(format!("not seen: {rest} more parts of the training loop that did not run: --whole"));
+    }
+    lines
+}
+
+fn batches(Batches { made, total }: Batches) -> String {
+    let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
+    format!("not seen: batches differ in size, and the largest of {}{of} was tried: --whole", thousands(made))
+}
+
+fn sentence(late: &Late, steps: u64) -> String {
+    let Late { file, line, end, text, steps: after } = late;
+    let end = if end > line { format!("-{end}") } else { String::new() };
+    let next = after.map_or_else(String::new, |after| format!("--steps {after} or "));
+    let at = place(file, *line);
+    format!("not seen: {at}{end} (`{text}`), which did not run in {}: {next}--whole", reads::counted(steps))
+}

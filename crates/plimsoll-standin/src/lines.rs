@@ -1,0 +1,188 @@
+//! Which lines of a Python program ran, and in how many of its steps: a trace function for Python's `PyEval_SetTrace`.
+//!
+//! It is not written in Python, because Python copies the variables of a frame for such a function, which would keep tensors alive.
+//! `plimsoll predict`'s code in the process starts it, counts the steps, and reads the lines. Only one thread is traced.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::mem::transmute;
+use std::sync::Mutex;
+
+use crate::lock::locked;
+
+/// Python's trace function: an object of ours, the frame, what happens, its argument.
+type Trace = extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_void) -> c_int;
+
+/// What happens: a line is about to run.
+const LINE: c_int = 2;
+
+/// The functions of Python's C interface that are needed.
+#[derive(Clone, Copy)]
+struct Python {
+    set_trace: unsafe extern "C" fn(Option<Trace>, *mut c_void),
+    code_of: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+    line_of: unsafe extern "C" fn(*mut c_void) -> c_int,
+    attribute: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void,
+    text: unsafe extern "C" fn(*mut c_void) -> *const c_char,
+    release: unsafe extern "C" fn(*mut c_void),
+    clear_error: unsafe extern "C" fn(),
+}
+
+impl Python {
+    /// The functions in this process; `None` if it is not Python, or one that does not export them.
+    fn here() -> Option<Python> {
+        let find = |name: &CStr| {
+            // SAFETY: `name` is a zero-terminated string.
+            let found = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+            (!found.is_null()).then_some(found)
+        };
+        // SAFETY: these are the signatures of the functions in Python's C interface, from 3.9 on.
+        unsafe {
+            Some(Python {
+                set_trace: transmute::<*mut c_void, _>(find(c"PyEval_SetTrace")?),
+                code_of: transmute::<*mut c_void, _>(find(c"PyFrame_GetCode")?),
+                line_of: transmute::<*mut c_void, _>(find(c"PyFrame_GetLineNumber")?),
+                attribute: transmute::<*mut c_void, _>(find(c"PyObject_GetAttrString")?),
+                text: transmute::<*mut c_void, _>(find(c"PyUnicode_AsUTF8")?),
+                release: transmute::<*mut c_void, _>(find(c"Py_DecRef")?),
+                clear_error: transmute::<*mut c_void, _>(find(c"PyErr_Clear")?),
+            })
+        }
+    }
+
+    /// The file of a code object; empty if it has none. The caller holds Python's lock.
+    fn file(self, code: *mut c_void) -> String {
+        // SAFETY: `code` is a Python object that the caller keeps alive, and `name` one that this function owns; its text lives as
+        // long as it does.
+        unsafe {
+            let name = (self.attribute)(code, c"co_filename".as_ptr());
+            let text = if name.is_null() { std::ptr::null() } else { (self.text)(name) };
+            let file = if text.is_null() {
+                (self.clear_error)();
+                String::new()
+            } else {
+                CStr::from_ptr(text).to_string_lossy().into_owned()
+            };
+            if !name.is_null() {
+                (self.release)(name);
+            }
+            file
+        }
+    }
+}
+
+/// How often a line ran.
+#[derive(Clone, Copy, Default)]
+struct Ran {
+    /// The steps in which it ran.
+    steps: u32,
+    /// The last of them.
+    last: u32,
+}
+
+/// The lines that ran, by the address of their code object, of which a reference is kept.
+struct Lines {
+    python: Python,
+    /// Parts of the paths of files that are not the program's.
+    libraries: Vec<String>,
+    /// `None` for the code of a library.
+    codes: HashMap<usize, Option<BTreeMap<u32, Ran>>>,
+    step: u32,
+}
+
+static LINES: Mutex<Option<Lines>> = Mutex::new(None);
+
+/// A line that ran, for the reader.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Row {
+    code: u64,
+    line: u32,
+    steps: u32,
+    last: u32,
+    _padding: u32,
+}
+
+/// Starts to trace this thread. `libraries` are parts of paths, one a line: files with one of them are not the program's. Null stops.
+/// The caller holds Python's lock. Returns 1 if it traces.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
+    let Some(python) = Python::here() else { return 0 };
+    if libraries.is_null() {
+        // SAFETY: the caller holds Python's lock.
+        unsafe { (python.set_trace)(None, std::ptr::null_mut()) };
+        return 0;
+    }
+    // SAFETY: the caller passes a zero-terminated string.
+    let libraries = unsafe { CStr::from_ptr(libraries) }.to_string_lossy().into_owned();
+    let libraries = libraries.lines().map(str::to_owned).collect();
+    *locked(&LINES) = Some(Lines { python, libraries, codes: HashMap::new(), step: 0 });
+    // SAFETY: the caller holds Python's lock, and `traced` is a trace function that needs no object.
+    unsafe { (python.set_trace)(Some(traced), std::ptr::null_mut()) };
+    1
+}
+
+/// Counts the lines that run from now on for `step`.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_step(step: u32) {
+    if let Some(lines) = locked(&LINES).as_mut() {
+        lines.step = step;
+    }
+}
+
+/// The number of steps in which a line ran.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_ran(code: u64, line: u32) -> u32 {
+    let lines = locked(&LINES);
+    let codes = lines.as_ref().map(|lines| &lines.codes);
+    let code = usize::try_from(code).ok().and_then(|code| codes?.get(&code)?.as_ref());
+    code.and_then(|lines| lines.get(&line)).map_or(0, |ran| ran.steps)
+}
+
+/// Copies the lines that ran so far to `rows`, as many as have room. Returns the number of lines.
+#[unsafe(no_mangle)]
+extern "C" fn plimsoll_standin_lines(rows: *mut Row, room: usize) -> usize {
+    let lines = locked(&LINES);
+    let Some(lines) = lines.as_ref() else { return 0 };
+    let codes = lines.codes.iter().filter_map(|(code, lines)| Some((*code, lines.as_ref()?)));
+    let all = codes.flat_map(|(code, lines)| lines.iter().map(move |(line, ran)| (code, *line, *ran)));
+    let mut count = 0;
+    for (code, line, Ran { steps, last }) in all {
+        if count < room {
+            // SAFETY: the caller guarantees room for `room` rows.
+            unsafe { rows.add(count).write(Row { code: code as u64, line, steps, last, _padding: 0 }) };
+        }
+        count += 1;
+    }
+    count
+}
+
+/// Python calls this before each line, with its lock held.
+extern "C" fn traced(_: *mut c_void, frame: *mut c_void, what: c_int, _: *mut c_void) -> c_int {
+    if what != LINE {
+        return 0;
+    }
+    let mut lines = locked(&LINES);
+    let Some(Lines { python, libraries, codes, step }) = lines.as_mut() else { return 0 };
+    // SAFETY: Python passes a frame; the result is a reference of ours to its code object.
+    let code = unsafe { (python.code_of)(frame) };
+    let known = codes.contains_key(&(code as usize));
+    let ran = codes.entry(code as usize).or_insert_with(|| {
+        let file = python.file(code);
+        let is_library = file.is_empty() || libraries.iter().any(|part| file.contains(part.as_str()));
+        (!is_library).then(BTreeMap::new)
+    });
+    if known {
+        // SAFETY: the map has a reference of its own, so this one is not the last.
+        unsafe { (python.release)(code) };
+    }
+    if let Some(ran) = ran {
+        // SAFETY: the frame is Python's argument.
+        let line = unsafe { (python.line_of)(frame) };
+        let ran = ran.entry(u32::try_from(line).unwrap_or(0)).or_default();
+        if ran.steps == 0 || ran.last != *step {
+            *ran = Ran { steps: ran.steps + 1, last: *step };
+        }
+    }
+    0
+}
