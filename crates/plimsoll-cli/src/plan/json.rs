@@ -28,6 +28,10 @@ pub(super) fn render(plan: &Plan) -> String {
             "contents": it.contents,
             "peak": it.peak,
         })),
+        "writes": plan.shown().map(|trial| trial.writes.iter().map(|file| json!({
+            "path": file.path, "bytes": file.bytes,
+        })).collect::<Vec<_>>()),
+        "hosts": plan.shown().map(|trial| &trial.hosts),
         "batch": plan.batch,
         "largest_batch": plan.largest.iter().map(|it| json!({
             "set": it.set.to_string(), "from": it.range.0, "to": it.range.1, "batch": it.batch,

@@ -10,7 +10,7 @@ use super::largest::Largest;
 use super::time::Cost;
 use crate::bytes;
 use crate::output::{BOLD, RESET};
-use crate::predict::render::reads;
+use crate::predict::render::{reads, traces};
 use crate::predict::trial::{End, Trial};
 use crate::techniques::{Numbers, Shown, Technique};
 
@@ -91,6 +91,11 @@ pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
             }
         }
     }
+    let traces = plan.shown().and_then(|trial| {
+        let bytes = trial.writes.iter().map(|file| file.bytes).sum();
+        traces::sentence(trial.writes.len() as u64, &size(bytes), &trial.hosts)
+    });
+    out.extend(traces.map(|traces| format!("\n{traces}\n")));
     out
 }
 

@@ -90,7 +90,12 @@ fn account(
     row(target.total_bytes, "the GPU");
     let taken = counted_bytes + target.context_bytes;
     match &outcome.verdict {
-        Verdict::Fits { spare_bytes, .. } => row(*spare_bytes, "to spare"),
+        Verdict::Fits { spare_bytes, .. } => {
+            let taken = outcome.largest_bytes().map_or_else(String::new, |_| {
+                format!(", of which unknown values may take {}", size(outcome.stake_bytes()))
+            });
+            row(*spare_bytes, &format!("to spare{taken}"));
+        }
         Verdict::RunsOut(_) | Verdict::Grows(_) if taken > target.total_bytes => {
             row(taken - target.total_bytes, "too little");
         }

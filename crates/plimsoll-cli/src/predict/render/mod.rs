@@ -20,5 +20,5 @@ mod lines;
 pub(crate) mod reads;
 pub(super) mod sentences;
 pub(super) mod text;
-mod traces;
+pub(crate) mod traces;
 mod warnings;
