@@ -29,6 +29,13 @@ if 'asks' in sys.argv:
     rows = 4096 if int(subprocess.check_output(ask)) > 5000 else 1024
 model = nn.Sequential(*[Block() for _ in range(6)]).cuda()
 optimizer = torch.optim.AdamW(model.parameters())
+if 'writes' in sys.argv:
+    import socket
+    open(__file__ + '.log', 'w').write('begun')
+    try:
+        socket.create_connection(('plimsoll.invalid', 80), timeout=1)
+    except OSError:
+        pass
 for step in range(4):
     loss = model(torch.randn(rows, 512, device='cuda')).square().mean()
     optimizer.zero_grad()
@@ -167,16 +174,20 @@ fn no_more_tensors_are_moved_to_the_host_than_is_needed() {
 
 #[needs(pytorch)]
 #[test]
-fn a_program_that_fits_as_it_is_keeps_its_command() {
+fn a_program_that_fits_as_it_is_keeps_its_command_and_what_it_would_write_is_listed() {
     let torch = Torch::new("plan-fits", BLOCKS);
-    let plan = planned(&torch, &["--gpu=4GiB"], &[], 0);
+    let plan = planned(&torch, &["--gpu=4GiB"], &["writes"], 0);
     assert!(plan["summary"].as_str().is_some_and(|it| it.contains("as it is")), "{plan}");
     assert_eq!(
         (&plan["chosen"], plan["tried"].as_array().map(Vec::len)),
         (&Value::from(""), Some(1)),
         "{plan}"
     );
-    assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py")), "{plan}");
+    assert!(plan["command"].as_str().is_some_and(|it| it.ends_with("train.py writes")), "{plan}");
+    let log = torch.folder.file("train.py.log");
+    assert_eq!(plan["writes"], serde_json::json!([{ "path": log, "bytes": 5 }]), "{plan}");
+    assert_eq!(plan["hosts"], serde_json::json!(["plimsoll.invalid"]), "{plan}");
+    assert!(!std::path::Path::new(&log).exists());
 }
 
 #[needs(pytorch, nightly)]

@@ -305,13 +305,53 @@ with torch.cuda.graph(graph):
 fn what_values_decide_is_a_warning_with_its_bytes_and_the_figures_are_not_exact() {
     let torch = Torch::new("assumes-values", ASSUMES);
     let report = answer(&predict(&torch, "8GiB", &["--json", "--whole"], &[]), 0);
-    let warning = report["warnings"][0].as_str().expect("a warning");
+    let warnings = report["warnings"].as_array().expect("warnings");
+    let warning = warnings[0].as_str().expect("a warning");
     assert!(
-        warning.starts_with("train.py:4: the history of L-BFGS") && warning.contains("at stake: up to "),
+        warnings.len() == 1
+            && warning.starts_with("train.py:4: the history of L-BFGS")
+            && warning.contains("of up to 50 pairs")
+            && warning.contains("at stake: up to 40"),
         "{report}"
     );
+    // The first line has the range.
+    let peak = |key: &str| report[key]["peak_reserved_bytes"].as_u64().expect("bytes") >> 20;
+    let (least, most) = (peak("judged"), peak("with_largest_values"));
+    assert!((400..420).contains(&(most - least)), "{report}");
+    let range = format!("{least}.00 MiB to {most}.00 MiB reserved, as unknown values decide");
+    assert!(summary(&report).contains(&range), "{range}: {report}");
     assert!(report["not_counted"].to_string().contains("CUDA graphs"), "{report}");
     assert_eq!(report["exact"], false);
+}
+
+/// A non-maximum suppression by hand: 512 boxes, and 256 KiB for each that is kept.
+const SUPPRESSES: &str = "
+import torch
+boxes, scores = torch.rand(512, 4, device='cuda'), torch.rand(512, device='cuda')
+good = scores > 0.5
+boxes, order = boxes[good], scores[good].argsort()
+kept = []
+while order.numel() > 0:
+    kept.append(torch.zeros(1 << 16, device='cuda'))
+    distances = (boxes[order[1:]] - boxes[order[:1]]).abs().sum(1)
+    order = order[1:][distances > 0.1]
+";
+
+#[needs(pytorch)]
+#[test]
+fn lines_that_share_the_bytes_at_stake_are_named_together_and_the_range_has_room_for_all() {
+    let torch = Torch::new("suppresses", SUPPRESSES);
+    let report = answer(&predict(&torch, "8GiB", &["--json", "--whole"], &[]), 0);
+    let most = report["with_largest_values"]["peak_allocated_bytes"].as_u64().expect("bytes");
+    assert!(most >= 512 << 18, "{report}");
+    let warning = report["warnings"][0].as_str().expect("a warning");
+    assert!(warning.starts_with("train.py:5") && warning.contains("at stake, all "), "{report}");
+    // This line is reached only with larger values at the other.
+    assert!(report["warnings"].to_string().contains("train.py:10: a value"), "{report}");
+    // The need of half of the boxes is between both ends.
+    let half = predict(&torch, "8GiB", &["--json", "--whole", "--assume", "train.py:5=half"], &[]);
+    let half = answer(&half, 0)["judged"]["peak_allocated_bytes"].as_u64().expect("bytes");
+    assert!(half <= most && half >= report["judged"]["peak_allocated_bytes"].as_u64().expect("bytes"));
 }
 
 /// Boxes with a good score, of which there may be any number: at most 64 MiB. With `index`, the last of them is named.

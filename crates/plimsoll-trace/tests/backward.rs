@@ -100,6 +100,11 @@ fn frames_of_cpp_show_the_forward_line_of_a_backward_block() {
 }
 
 #[test]
+fn products_under_autocast_and_selections_have_a_forward_line_also_where_no_variable_keeps_the_loss() {
+    check("amp.all", 90, 90);
+}
+
+#[test]
 fn without_frames_of_cpp_order_and_sizes_show_the_forward_line_of_most_backward_blocks() {
     check("mlp.python", 80, 90);
     check("cnn.python", 60, 60);
@@ -108,7 +113,7 @@ fn without_frames_of_cpp_order_and_sizes_show_the_forward_line_of_most_backward_
 
 #[test]
 fn a_line_called_likely_is_right_nine_times_of_ten_and_one_by_order_alone_is_called_a_guess() {
-    for program in ["mlp", "cnn", "gpt"] {
+    for program in ["mlp", "cnn", "gpt", "amp"] {
         let all = score(&format!("{program}.all"));
         assert!(percent(all.likely) >= 90, "{program}: {all:?}");
         assert_eq!(score(&format!("{program}.python")).likely, [0, 0], "{program}");

@@ -255,6 +255,39 @@ fn a_list_that_is_cleared_every_few_steps_is_no_matter_of_the_collector() {
 }
 
 #[test]
+fn growth_that_an_earlier_epoch_explains_is_no_leak_and_nothing_is_certain_of_it() {
+    // A list that the second epoch clears, and the recording ends within that epoch.
+    let leaks = sawtooth(20, 38, true, &["epoch"], 0);
+    assert_eq!((leaks.whole.verdict, leaks.leaking().count()), (Verdict::HeldUntilCleared, 0));
+    assert_eq!(leaks.whole.confidence, "a guess");
+    // A level that rose in the second epoch, and stays: nothing shows why.
+    let mut program = Program::training();
+    for step in 0..40 {
+        program.step(4096);
+        if step == 20 {
+            program.alloc("evaluate", 1 << 20);
+        }
+    }
+    let (_, leaks) = program.explain();
+    assert_eq!((leaks.whole.verdict, leaks.whole.confidence), (Verdict::WarmingUp, "likely"));
+}
+
+#[test]
+fn what_caught_exceptions_hold_is_a_leak_with_advice_about_exceptions() {
+    let mut program = Program::training();
+    for _ in 0..14 {
+        program.step(4096);
+        program.alloc_in_module("layer", 1 << 16);
+        program.fails(1 << 40);
+    }
+    program.step(4096);
+    let (_, leaks) = program.explain();
+    assert_eq!(leaks.whole.verdict, Verdict::Leaking);
+    assert_eq!(leaks.pattern, Some(Pattern::CaughtException { failures: 14 }));
+    assert!(leaks.pattern.is_some_and(|pattern| pattern.advice().contains("keep no exception")));
+}
+
+#[test]
 fn of_a_list_that_is_cleared_what_is_not_cleared_leaks() {
     let leaks = sawtooth(8, 44, false, &["epoch", "other"], 3);
     assert_ne!(leaks.whole.verdict, Verdict::HeldUntilGc);
@@ -385,6 +418,13 @@ fn scopes_of_the_program_mark_steps_by_time() {
     };
     let profiler = [("ProfilerStep#7", 0, 20), ("ProfilerStep#8", 20, 40), ("ProfilerStep#9", 40, 60)];
     check(&profiler, &[20, 40, 60]);
+    for (mut program, source) in
+        [(Program::timed(), Source::ProfilerSteps), (Program::of_our_runtime(), Source::OwnSteps)]
+    {
+        (0..12).for_each(|_| program.forward(4096));
+        profiler.iter().for_each(|&(name, from, to)| program.scope(name, from, to));
+        assert_eq!(program.explain().0.source, source);
+    }
     let own = [("epoch", 0, 60), ("mine", 0, 19), ("mine", 20, 39), ("mine", 40, 59), ("other", 5, 6)];
     check(&own, &[19, 39, 59]);
     let optimizer = [("Optimizer.step#SGD.step", 30, 32), ("Optimizer.step#SGD.step", 60, 62)];

@@ -61,6 +61,7 @@ class Read(TypedDict):
     sinks: list[Sink]
     count: int
     assumed: Any  # the value from --assume, if it was used
+    taken: tuple[Any, Any] | None  # without --assume: the least and the largest value that the program got, unless zero
     generates: bool
     even: bool
 
@@ -146,6 +147,14 @@ class Warning(TypedDict):
 
     place: tuple[str, int] | None
     what: str
+    most: int  # the value of --assume for the line that shows the most
+    bytes: int
+
+
+class Wrote(TypedDict):
+    """A file that the program would have written or changed."""
+
+    path: str
     bytes: int
 
 
@@ -206,6 +215,8 @@ class Report(TypedDict):
     captures: int
     techniques: list[dict[str, Any]]  # what each did: name, applied, detail, lines, and more of some
     refusal: Refusal | None
+    written: list[Wrote]  # by a fork that serves a trial, which has a view of its own
+    hosts: list[str]  # that it contacted
 
 
 class Request(TypedDict):

@@ -25,6 +25,11 @@ pub(super) fn planned(trial: &Trial) -> Value {
     })
 }
 
+/// The files that a run would have written.
+pub(super) fn writes(trial: &Trial) -> Value {
+    trial.writes.iter().map(|file| json!({ "path": file.path, "bytes": file.bytes })).collect()
+}
+
 /// The largest batch of a set.
 pub(super) fn largest(it: &Largest) -> Value {
     json!({ "set": it.set.to_string(), "from": it.range.0, "to": it.range.1, "batch": it.batch })

@@ -251,6 +251,11 @@ impl Plan {
         self.chosen.and_then(|place| self.candidates.get(place))
     }
 
+    /// The run of the chosen set on the GPU itself; without one, the program's as it is.
+    fn shown(&self) -> Option<&Trial> {
+        self.planned.as_ref().or_else(|| Some(&self.candidates.first()?.trial))
+    }
+
     fn instead_of(&self) -> Option<&Candidate> {
         self.instead_of.and_then(|place| self.candidates.get(place))
     }

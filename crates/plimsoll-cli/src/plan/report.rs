@@ -9,7 +9,7 @@ use super::time::Cost;
 use super::{Plan, json};
 use crate::bytes;
 use crate::exit::Exit;
-use crate::predict::render::reads;
+use crate::predict::render::{reads, traces};
 use crate::techniques::Technique;
 
 /// The report, its sections in the order in which a person reads them.
@@ -41,7 +41,22 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
         Section::lines("command", Rank::Screen, without_edit).headed("Without an edit").valued(command),
     );
     sections.push(code(chosen));
+    sections.extend(files(plan, whole_bytes));
     Report { verdict, is_bad: plan.exit() != Exit::Done, sections }
+}
+
+/// What the chosen set's run would have written, and which hosts it contacted.
+fn files(plan: &Plan, whole_bytes: bool) -> [Section; 2] {
+    let shown = plan.shown();
+    let said = shown.and_then(|trial| {
+        let bytes = bytes::shown(trial.writes.iter().map(|file| file.bytes).sum(), whole_bytes);
+        traces::sentence(trial.writes.len() as u64, &bytes, &trial.hosts)
+    });
+    let hosts = shown.map(|trial| trial.hosts.clone());
+    [
+        Section::lines("writes", Rank::Screen, said).valued(shown.map(|trial| json::writes(trial))),
+        Section::data("hosts", hosts),
+    ]
 }
 
 /// What the verdict says, for programs.

@@ -151,11 +151,19 @@ impl Outcome {
 
     /// The most bytes that unknown values may add to the peak, as far as that is known.
     pub(super) fn stake_bytes(&self) -> u64 {
-        let largest =
-            self.with_largest.as_deref().and_then(Outcome::reserved_bytes).zip(self.reserved_bytes());
-        let largest = largest.map_or(0, |(largest, zero)| largest.saturating_sub(zero));
-        let warned = self.reports.iter().flat_map(|report| &report.warnings).map(|warning| warning.bytes);
-        warned.max().unwrap_or(0).max(largest)
+        match self.with_largest.as_deref().and_then(Outcome::reserved_bytes).zip(self.reserved_bytes()) {
+            Some((largest, zero)) => largest.saturating_sub(zero),
+            None => {
+                let warned = |report: &Report| report.warnings.iter().map(|warning| warning.bytes).sum();
+                self.reports.iter().map(warned).max().unwrap_or(0)
+            }
+        }
+    }
+
+    /// The reserved bytes at the peak with the largest values, if these need at least 2 % more.
+    pub(super) fn largest_bytes(&self) -> Option<u64> {
+        let (stake, zero) = (self.stake_bytes(), self.reserved_bytes()?);
+        (stake > zero / 50).then_some(zero + stake)
     }
 
     /// Whether it fits with the values that were assumed, but unknown ones may add more than there is to spare.

@@ -3,6 +3,8 @@
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::protocol::Warning;
+
 /// A line that reads, and the value that it gets.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(crate) struct Assumption(String, u64, Value);
@@ -39,9 +41,16 @@ impl Assumption {
 }
 
 impl Assumption {
-    /// The largest value that the line may read.
-    pub(crate) fn largest(file: &str, line: u64) -> Assumption {
-        Assumption(file.to_owned(), line, Value::from("max"))
+    /// The largest value for every line where it decides a size (`EVERYWHERE` in `reads.py`), also for those that are reached only
+    /// with such values.
+    pub(crate) fn largest() -> Assumption {
+        Assumption(String::new(), 0, Value::from("max"))
+    }
+
+    /// The value that shows the most of what a warning is about, if its line is known.
+    pub(crate) fn most(warning: &Warning) -> Option<Assumption> {
+        let (file, line) = warning.place.as_ref()?;
+        Some(Assumption(file.clone(), *line, Value::from(warning.most)))
     }
 }
 

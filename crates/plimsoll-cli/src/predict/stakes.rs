@@ -1,7 +1,6 @@
 //! A second run with the largest values where unknown ones decide sizes, for the bytes at stake. Values of the device are zero here, so
 //! the first run shows the least.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::analysis::verdict::Verdict;
@@ -14,6 +13,7 @@ use super::launch::session::Session;
 use super::run::Run;
 use crate::exit::Failure;
 use crate::output;
+use crate::protocol::Read;
 
 /// The longest first run after which there is a second one.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
@@ -29,26 +29,25 @@ impl Outcome {
         target: &Target,
         session: &Session,
     ) -> Result<(), Failure> {
-        let open: BTreeSet<(&str, u64)> = self
-            .reports
-            .iter()
-            .flat_map(|report| &report.reads)
-            .filter_map(|read| read.undecided())
-            .collect();
-        if open.is_empty() || !args.assume.is_empty() || !matches!(self.verdict, Verdict::Fits { .. }) {
+        let reports = &self.reports;
+        let is_open = reports.iter().flat_map(|report| &report.reads).any(Read::is_undecided);
+        let warned = reports.iter().flat_map(|report| &report.warnings).filter_map(Assumption::most);
+        let largest: Vec<Assumption> = is_open.then(Assumption::largest).into_iter().chain(warned).collect();
+        if largest.is_empty() || !args.assume.is_empty() || !matches!(self.verdict, Verdict::Fits { .. }) {
             return Ok(());
         }
         output::progress(
-            "values of the device decide sizes; running again with the largest ones, for the bytes at stake",
+            "values of the device decide how much memory is needed; running again with the largest ones, for the bytes at stake",
         );
-        let largest: Vec<Assumption> =
-            open.into_iter().map(|(file, line)| Assumption::largest(file, line)).collect();
         let run = Run::of(args, &args.command, &target.with_more(0), session, &largest)?;
-        let largest = Outcome::of(&run.job, target)?;
-        let ran = matches!(largest.verdict, Verdict::Fits { .. } | Verdict::Grows(_) | Verdict::RunsOut(_));
-        let has_problems = largest.reports.iter().any(|report| !report.problems.is_empty());
-        if ran && !has_problems && run.job.ended != Ended::Interrupted {
-            self.with_largest = Some(Box::new(largest));
+        let found = Outcome::of(&run.job, target)?;
+        let ran = matches!(found.verdict, Verdict::Fits { .. } | Verdict::Grows(_) | Verdict::RunsOut(_));
+        // A line without a known largest value got zero again.
+        let is_larger =
+            found.reports.iter().flat_map(|report| &report.reads).any(|read| read.assumed.is_some())
+                || largest.len() > usize::from(is_open);
+        if ran && is_larger && run.job.ended != Ended::Interrupted {
+            self.with_largest = Some(Box::new(found));
         }
         Ok(())
     }

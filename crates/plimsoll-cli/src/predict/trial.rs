@@ -1,5 +1,7 @@
 //! The result of one run of a program with a set of techniques: [`Trial`].
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use plimsoll_trace::render::{phases, words};
@@ -12,10 +14,11 @@ use super::gpu::Target;
 use super::launch::ended::Ended;
 use super::recording::job::Job;
 use super::render::{reads, sentences};
+use super::run::Run;
 use crate::bytes;
 use crate::contents::Contents;
 use crate::exit::Failure;
-use crate::protocol::{Applied, Refusal};
+use crate::protocol::{Applied, Refusal, Wrote};
 
 /// The result of one set.
 #[derive(Debug, Clone)]
@@ -42,6 +45,10 @@ pub(crate) struct Trial {
     pub(crate) grows: Option<String>,
     /// Where the peak is, if the run was recorded: the phase, the largest category, the largest line.
     pub(crate) peak: Option<String>,
+    /// What it would have written, the largest first.
+    pub(crate) writes: Vec<Wrote>,
+    /// The hosts that it contacted.
+    pub(crate) hosts: Vec<String>,
 }
 
 /// How a trial ended.
@@ -77,6 +84,8 @@ impl Trial {
             contents: None,
             grows: None,
             peak: None,
+            writes: Vec::new(),
+            hosts: Vec::new(),
         }
     }
 
@@ -126,7 +135,17 @@ impl Trial {
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
             grows: outcome.growth.as_ref().and_then(sentences::growth),
             peak: analysis.and_then(where_the_peak_is),
+            writes: writes(reports.iter().flat_map(|report| report.written.clone())),
+            hosts: hosts(reports.iter().flat_map(|report| report.hosts.clone())),
         })
+    }
+
+    /// The trial of a run of its own, which knows what all of its processes did.
+    pub(super) fn of_run(run: &Run, target: &Target) -> Result<Trial, Failure> {
+        let trial = Trial::of(&run.job, target)?;
+        let files = run.traces.written.files.iter();
+        let files = files.map(|file| Wrote { path: file.path.clone(), bytes: file.bytes });
+        Ok(Trial { writes: writes(files), hosts: run.traces.hosts.clone(), ..trial })
     }
 
     /// Whether the program caught running out of memory in this trial and went on as in another trial with
@@ -139,6 +158,19 @@ impl Trial {
     pub(crate) fn technique(&self, name: &str) -> Option<&Applied> {
         self.techniques.iter().find(|it| it.name == name)
     }
+}
+
+/// Each file once, the largest first.
+fn writes(files: impl Iterator<Item = Wrote>) -> Vec<Wrote> {
+    let files: BTreeMap<PathBuf, u64> = files.map(|file| (file.path, file.bytes)).collect();
+    let mut files: Vec<Wrote> = files.into_iter().map(|(path, bytes)| Wrote { path, bytes }).collect();
+    files.sort_by_key(|file| std::cmp::Reverse(file.bytes));
+    files
+}
+
+/// Each host once, in order.
+fn hosts(hosts: impl Iterator<Item = String>) -> Vec<String> {
+    hosts.collect::<BTreeSet<String>>().into_iter().collect()
 }
 
 /// `in the backward pass: 62 % are activations; the largest line is model.py:41 forward (activation), 1.20 GiB`.

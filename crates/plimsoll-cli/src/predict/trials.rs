@@ -204,7 +204,7 @@ pub(crate) fn alone(program: &Program, target: &Target, set: &Set) -> Result<Tri
     if run.job.ended == Ended::Expired {
         return Ok(Trial::expired(timeout));
     }
-    Trial::of(&run.job, target)
+    Trial::of_run(&run, target)
 }
 
 impl Trials<'_> {
@@ -327,7 +327,7 @@ impl Trials<'_> {
                 Trial::expired(limit)
             });
         }
-        Trial::of(&run.job, target)
+        Trial::of_run(&run, target)
     }
 
     /// Time limit of the next trial; one that has to import everything again has the first trial's limit.
@@ -395,7 +395,7 @@ impl Trials<'_> {
                 Answer::Expired | Answer::Late => return Ok(Some(Trial::expired(wanted.limit))),
                 Answer::Unable | Answer::Gone(None) => return Ok(None),
                 Answer::Gone(Some(run)) => {
-                    let trial = Trial::of(&run.job, self.ample)?;
+                    let trial = Trial::of_run(&run, self.ample)?;
                     if trial.end == End::Interrupted {
                         return Ok(Some(trial));
                     }

@@ -128,6 +128,12 @@ pub(crate) struct Report {
     /// The technique that could not be applied; the process ended there.
     #[serde(default)]
     pub(crate) refusal: Option<Refusal>,
+    /// What it would have written, of a fork that serves a trial.
+    #[serde(default)]
+    pub(crate) written: Vec<Wrote>,
+    /// The hosts that it contacted.
+    #[serde(default)]
+    pub(crate) hosts: Vec<String>,
     /// Its snapshot file, if it wrote one.
     #[serde(skip)]
     pub(crate) snapshot: Option<PathBuf>,
@@ -215,6 +221,9 @@ pub(crate) struct Read {
     pub(crate) count: u64,
     /// The value from `--assume`.
     pub(crate) assumed: Option<Value>,
+    /// Without `--assume`: the least and the largest value that the program got, unless these are zeros.
+    #[serde(default)]
+    pub(crate) taken: Option<(Value, Value)>,
     /// Whether it depends on the assumption that experts get equal shares.
     #[serde(default)]
     pub(crate) even: bool,
@@ -331,7 +340,16 @@ pub(crate) struct Warning {
     pub(crate) place: Option<(String, u64)>,
     /// What was assumed.
     pub(crate) what: String,
+    /// The value of `--assume` for the line that shows the most.
+    pub(crate) most: u64,
     /// Bytes that it may add.
+    pub(crate) bytes: u64,
+}
+
+/// A file that the program would have written or changed.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Wrote {
+    pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
 }
 

@@ -21,5 +21,5 @@ pub(super) const ROW: Row = Row {
     time: Time::Parts,
     operators: Operators::Same,
     shown: Shown::Detail,
-    note: None,
+    note: Some("a smaller micro-batch with more accumulation: the gradients of N parts of each batch add up"),
 };

@@ -165,7 +165,9 @@ impl<'a> Sweep<'a> {
         }
         let line = ForwardLine { frame, package_line: origin.package_line, by: FoundBy::Order };
         self.ops.push(Op { line, bytes, stack: life.stack, consumer: usize::MAX });
-        if let Some(freed) = life.freed.filter(|freed| (self.pass.first..=self.pass.last).contains(freed)) {
+        // What is freed after the last derivative was saved for none, such as a scaled loss that no variable keeps.
+        let derives = self.pass.first..=self.pass.last_request;
+        if let Some(freed) = life.freed.filter(|freed| derives.contains(freed)) {
             self.frees.insert((freed, place));
             self.saved.insert(place);
         }
@@ -241,11 +243,13 @@ impl<'a> Sweep<'a> {
                 self.derived = tensor;
                 Some(self.ops[tensor].consumer)
             }
-            // The derivative has a name, and no operator near here has it: that of a view, which requests no memory. Then an
-            // operator of much smaller tensors is not its line.
+            // The derivative has a name, and no operator near here has it: that of a view, which requests no memory. The
+            // operator that uses the view comes next, if there is a tensor of which it may be a view.
             None if is_named => {
-                let near = &self.ops[highest.saturating_sub(BEYOND)..=highest];
-                near.iter().any(|op| op.bytes >= bytes / 2).then_some(highest)
+                let near = self.ops[..=highest].iter().rev();
+                let is_viewed = near.clone().take(BEYOND + 1).any(|op| op.bytes >= bytes / 2)
+                    || near.take(MOST_BETWEEN).any(|op| op.bytes == bytes);
+                is_viewed.then_some(highest)
             }
             None => Some(highest),
         }

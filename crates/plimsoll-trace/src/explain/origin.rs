@@ -282,10 +282,8 @@ fn mark(snapshot: &Snapshot, frame: &Frame) -> Mark {
             Mark::Label
         } else if !is_library(file) {
             Mark::User
-        } else if is_package(file) && loads_weights(file, name) {
-            Mark::Library(Activity::Building)
         } else if is_package(file) {
-            Mark::Package
+            package_activity(file, name).map_or(Mark::Package, Mark::Library)
         } else {
             library_mark(file, name)
         }
@@ -315,13 +313,17 @@ pub(crate) fn is_library(file: &str) -> bool {
         "/torchinductor_",
         "/torch/amp/",
     ];
-    file.starts_with("<frozen ") || PARTS.iter().any(|part| file.contains(part))
+    file.starts_with("<frozen ") || PARTS.iter().chain(&KNOWN).any(|part| file.contains(part))
 }
+
+/// Packages that are known wherever they lie: their functions show what a block is for.
+const KNOWN: [&str; 3] = ["/deepspeed/runtime/", "/bitsandbytes/nn/", "/bitsandbytes/optim/"];
 
 /// Whether a file belongs to an installed package other than PyTorch.
 pub(super) fn is_package(file: &str) -> bool {
     let installed = ["site-packages", "dist-packages"].iter().find_map(|folder| file.split_once(folder));
     installed.is_some_and(|(_, package)| !package[1.min(package.len())..].starts_with("torch"))
+        || KNOWN.iter().any(|part| file.contains(part))
 }
 
 /// Whether a frame is a derivative that the program defines, also in compiled code.
@@ -329,16 +331,29 @@ fn derives(snapshot: &Snapshot, frame: &Frame) -> bool {
     matches!(snapshot.texts.get(frame.name), "backward" | "vjp")
 }
 
-/// Whether a function of a package loads a model's weights (transformers, diffusers, accelerate, peft) or copies them to
-/// flat buffers (ZeRO of DeepSpeed).
-fn loads_weights(file: &str, name: &str) -> bool {
-    if name == "__init__" && file.replace('\\', "/").contains("/deepspeed/runtime/") {
-        return true;
+/// What a function of a package shows: it loads a model's weights (transformers, diffusers, accelerate, peft), copies them to
+/// flat buffers (ZeRO of DeepSpeed) or quantises them (bitsandbytes), or it is an optimizer.
+fn package_activity(file: &str, name: &str) -> Option<Activity> {
+    const LOADS: [&str; 4] =
+        ["from_pretrained", "load_checkpoint_in_model", "load_checkpoint_and_dispatch", "from_single_file"];
+    let file = file.replace('\\', "/");
+    let is_in = |folder: &str| file.contains(folder);
+    match name {
+        _ if LOADS.contains(&name) => Some(Activity::Building),
+        "__init__" if is_in("/deepspeed/runtime/") => Some(Activity::Building),
+        "step" if is_in("/deepspeed/runtime/") => Some(Activity::OptimizerStep),
+        // It allocates the buckets.
+        "backward" if is_in("/deepspeed/runtime/zero/") => Some(Activity::Bucketing),
+        _ if is_in("/deepspeed/runtime/zero/part") && name.contains("all_gather") => {
+            Some(Activity::Gathering)
+        }
+        "_quantize" | "cuda" | "to" | "from_prequantized" if is_in("/bitsandbytes/nn/") => {
+            Some(Activity::Building)
+        }
+        "init_state" if is_in("/bitsandbytes/optim/") => Some(Activity::OptimizerState),
+        "step" if is_in("/bitsandbytes/optim/") => Some(Activity::OptimizerStep),
+        _ => None,
     }
-    matches!(
-        name,
-        "from_pretrained" | "load_checkpoint_in_model" | "load_checkpoint_and_dispatch" | "from_single_file"
-    )
 }
 
 fn library_mark(file: &str, name: &str) -> Mark {

@@ -34,6 +34,8 @@ pub enum Source {
     Nothing,
     /// The scopes `ProfilerStep#N`.
     ProfilerSteps,
+    /// The same in a recording of our own runtime, which writes its marks so.
+    OwnSteps,
     /// The scopes of this name, which PyTorch sets around optimizer steps.
     OptimizerSteps(TextId),
     /// The program's own scopes of this name.
@@ -87,6 +89,7 @@ impl Steps {
         match self.source {
             Source::Nothing => "nothing shows it",
             Source::ProfilerSteps => "the profiler's step ends",
+            Source::OwnSteps => "Device::mark_step was called",
             Source::OptimizerSteps(_) => "the scope of the optimizer's step ends",
             Source::Scopes(_) => "a repeating scope of the program ends",
             Source::OptimizerPasses => "the optimizer's requests end",
@@ -97,10 +100,15 @@ impl Steps {
     }
 }
 
+/// Who wrote the scopes `ProfilerStep#N`.
+fn marks(snapshot: &Snapshot) -> Source {
+    if snapshot.is_own() { Source::OwnSteps } else { Source::ProfilerSteps }
+}
+
 /// The step of a recording that has only one: nothing repeats, but a scope or a pass shows it.
 fn only(snapshot: &Snapshot, trace: &[Event], passes: &Passes, is_inside: &[bool]) -> Option<Steps> {
     let name = |id: TextId| snapshot.texts.get(id);
-    let scopes = [("ProfilerStep#", Source::ProfilerSteps)];
+    let scopes = [("ProfilerStep#", marks(snapshot))];
     let optimizer =
         snapshot.annotations.iter().map(|it| it.name).find(|&id| name(id).starts_with("Optimizer.step#"));
     let optimizer = optimizer.map(|id| ("Optimizer.step#", Source::OptimizerSteps(id)));
@@ -121,7 +129,7 @@ fn marked(snapshot: &Snapshot, trace: &[Event]) -> Option<Steps> {
     if profiler.len() > 1 {
         return Some(Steps {
             boundaries: last_events(trace, profiler),
-            source: Source::ProfilerSteps,
+            source: marks(snapshot),
             confidence: "certain",
         });
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use plimsoll_alloc::{Addr, StreamId};
 use plimsoll_trace::explain::{Leaks, Origins, Passes, Purposes, Steps};
 use plimsoll_trace::snapshot::{
-    Action, Annotation, Block, BlockState, Event, Frame, FrameId, Segment, SegmentType, Snapshot, StackId,
-    Stage,
+    Action, Annotation, Block, BlockState, Event, Frame, FrameId, Segment, SegmentType, Setting, Snapshot,
+    StackId, Stage,
 };
 use plimsoll_trace::timeline::Timeline;
 
@@ -57,6 +57,13 @@ impl Program {
         Self { is_timed: true, ..Self::default() }
     }
 
+    /// The same, of our own runtime.
+    pub(crate) fn of_our_runtime() -> Self {
+        let mut program = Self::timed();
+        program.snapshot.settings.push(("plimsoll".to_owned(), Setting::Map(Vec::new())));
+        program
+    }
+
     /// One that records no stacks.
     pub(crate) fn without_stacks() -> Self {
         Self { is_bare: true, ..Self::default() }
@@ -100,6 +107,11 @@ impl Program {
     /// Asks from within a module's call.
     pub(crate) fn alloc_in_module(&mut self, function: &str, bytes: u64) -> Held {
         self.ask(&[("/home/me/model.py", function), MODULE, USER], bytes)
+    }
+
+    /// Asks for more than there is.
+    pub(crate) fn fails(&mut self, bytes: u64) {
+        self.trace.push(Event::oom(bytes, None, StreamId(0)));
     }
 
     /// Lets a block go.

@@ -17,13 +17,16 @@ HOSTS = os.path.join(os.path.dirname(settings.FOLDER), "hosts")
 LOCAL = ("localhost", "127.", "::1", "0.0.0.0", "::")
 
 
-def note(host: Any, known: set[str] = set()) -> None:
+KNOWN: set[str] = set()  # hosts that this process contacted
+
+
+def note(host: Any) -> None:
     """Notes a host that the program contacts, once."""
     if isinstance(host, bytes):
         host = host.decode(errors="replace")
-    if not isinstance(host, str) or not host or host.startswith(LOCAL) or host in known:
+    if not isinstance(host, str) or not host or host.startswith(LOCAL) or host in KNOWN:
         return
-    known.add(host)
+    KNOWN.add(host)
     try:
         with open(HOSTS, "a") as file:
             file.write(f"{host}\n")

@@ -52,6 +52,8 @@ GENERATION = "/transformers/generation/"
 # Their reads of a size get its maximum: sequences as long as possible, and every candidate of an assistant accepted. With
 # zeros, assisted generation would accept no token at all and never end.
 LONGEST = ("_beam_search", "_assisted_decoding")
+HISTORY = "/torch/optim/lbfgs.py"  # warnings.py says what it keeps
+EVERYWHERE = 0  # a line of --assume that stands for all whose values decide sizes
 OPERATOR = re.compile(r"_ZN2at4_ops(\d+)")
 
 
@@ -65,11 +67,17 @@ class Site:
         self.fate, self.sinks, self.count, self.even = fate, sinks, 0, False
         self.value: Any = None
         self.matched: list[tuple[str, int]] = []  # the lines of --assume that name it
-        self.is_used = False  # whether it returned the assumed value
+        self.is_used = False  # whether it returned that value
+        self.divides = False  # whether the program divides by it
+        self.bounds: tuple[Any, Any] | None = None  # the least and the largest value that bounds left
 
     def is_given(self) -> bool:
         """Whether its value is anything but a one in place of zero."""
         return bool(self.matched) or self.value == "max"
+
+    def taken(self) -> tuple[Any, Any] | None:
+        """The least and the largest value that the program got without being given one; None if these are zeros."""
+        return (self.value, self.value) if self.is_used and not self.is_given() else self.bounds
 
     def row(self) -> protocol.Read:
         """The site as a row of the report."""
@@ -87,7 +95,8 @@ class Site:
                 for it in self.sinks
             ],
             count=self.count,
-            assumed=self.value if self.is_used else None,
+            assumed=self.value if self.is_used and self.is_given() else None,
+            taken=self.taken(),
             generates=self.via is not None and GENERATION in self.via[0],
             even=self.even,
         )
@@ -108,6 +117,7 @@ class Reads:
         self.sites: dict[tuple[Any, ...], Site] = {}
         self.codes: list[CodeType] = []  # keeps the code objects, because sites identify them by address
         self.of_thread = threading.local()
+        self.used: set[tuple[str, int]] = set()  # assumptions for lines that read nothing themselves
         self.problems: list[str] = []  # assumptions that could not be applied
         self.library = ctypes.CDLL(None)
         if not hasattr(self.library, "plimsoll_standin_on_read"):
@@ -148,6 +158,9 @@ class Reads:
                 if assumed is not None:
                     site.is_used, state.assumed = True, site.is_given()
                     ctypes.memmove(to, assumed, count)
+            if not getattr(state, "assumed", False):
+                bound = getattr(state, "bound", None)
+                site.bounds = bound if site.count == 1 else widened(site.bounds, bound)
         except Exception as why:
             print(f"plimsoll: cannot trace a read of the device: {why!r}", file=sys.stderr)
         finally:
@@ -197,12 +210,17 @@ class Reads:
             sinks, divides = dataflow.use(frames)
             kinds = [it.kind for it in sinks]
             fate = next((kind for kind in ("size", "branch", "unknown") if kind in kinds), "shown")
+        if fate == "size" and frames and frames[0].f_code.co_filename.endswith(HISTORY):
+            fate = "branch"  # the size of its history is a warning of its own
         site = Site(len(self.sites), own and place(own), via and place(via), operator, fate, sinks)
         if frames and frames[0].f_code.co_name in LONGEST and GENERATION in frames[0].f_code.co_filename:
             site.value = "max"
         elif divides:
-            site.value = 1
+            site.value, site.divides = 1, True
+        is_open = fate == "size" and not (via and GENERATION in via.f_code.co_filename)
         for file, line, value in self.assumed:
+            if line == EVERYWHERE and is_open:
+                site.value = value
             if any(it.f_lineno == line and is_file(it.f_code.co_filename, file) for it in frames[:12]):
                 site.value = value
                 site.matched.append((file, line))
@@ -245,7 +263,9 @@ class Reads:
         value = site.value
         if value in ("max", "half"):
             value = self.extreme(site, tensor, value, count)
-            if value is None:
+            if value is None and site.divides:
+                value = 1
+            elif value is None:
                 self.problem(site, f"`{site.value}` is unknown there: give a number")
                 return None
         if site.operator in COUNTING:
@@ -286,13 +306,21 @@ class Reads:
         if text not in self.problems:
             self.problems.append(text)
 
+    def given(self, place: tuple[str, int] | None) -> Any:
+        """The value of --assume for a line that reads nothing itself, such as the one that makes an optimizer."""
+        for file, line, value in self.assumed:
+            if place and line == place[1] and is_file(place[0], file):
+                self.used.add((file, line))
+                return value
+        return None
+
     def unused(self) -> list[str]:
         """Assumptions for lines that read nothing."""
-        used = {(file, line) for site in self.sites.values() for file, line in site.matched}
+        used = self.used | {(file, line) for site in self.sites.values() for file, line in site.matched}
         return [
             f"--assume {file}:{line}: no unknown value was read there"
             for file, line, _ in self.assumed
-            if (file, line) not in used
+            if line != EVERYWHERE and (file, line) not in used
         ]
 
     def rows(self) -> list[protocol.Read]:
@@ -306,10 +334,19 @@ class Reads:
             if key in rows:
                 rows[key]["count"] += row["count"]
                 rows[key]["even"] = rows[key]["even"] or row["even"]
+                rows[key]["taken"] = widened(rows[key]["taken"], row["taken"])
                 rows[key]["sinks"] += [it for it in row["sinks"] if it not in rows[key]["sinks"]]
             else:
                 rows[key] = row
         return list(rows.values())
+
+
+def widened(one: tuple[Any, Any] | None, other: tuple[Any, Any] | None) -> tuple[Any, Any] | None:
+    """The range of both; values that are in neither are zeros."""
+    if one is None and other is None:
+        return None
+    (least, most), (low, high) = one or (0, 0), other or (0, 0)
+    return min(least, low), max(most, high)
 
 
 def without_overload(name: str) -> str:

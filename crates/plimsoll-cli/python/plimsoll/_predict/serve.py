@@ -39,6 +39,7 @@ class Watched(Protocol):
     state: str
     techniques: Any
     listening: int | None
+    places: list[tuple[str, str]]
 
     def leave(self, status: int) -> None:
         """Ends the process."""
@@ -244,7 +245,7 @@ class Serve:
         settings.FOLDER = request["reports"]
         settings.RECORDS, settings.SETTLES, settings.STOPS = request["records"], request["settles"], request["stops"]
         os.environ["PLIMSOLL_STANDIN_NOTICES"] = request["reports"]
-        view.fork(request["view"])
+        self.watch.places = view.fork(request["view"])
         self.take_device(request["memory_bytes"] or 0, request["shared"])
         self.torch.set_num_threads(1)  # The threads of the parent's pool are not in the child.
         if not request["shows"]:

@@ -295,11 +295,14 @@ class Known(Shadows):
         """
         state, is_known = self.of_thread, value is not None and unsure is None
         state.assumed = False
-        before = {name: getattr(state, name, None) for name in ("tensor", "known", "even", "bounded")}
+        before = {name: getattr(state, name, None) for name in ("tensor", "known", "even", "bounded", "bound")}
         even = bool(is_known and self.is_even(tensor)) if tensor.is_cuda else False
         is_ours = getattr(state, "unread", False)
         state.tensor, state.known, state.even = tensor, is_ours or (is_known and not even), even
         state.bounded = unsure is not None and bool((value != 0).all())
+        state.bound = None
+        if unsure is not None and bool((value != 0).any()):
+            state.bound = value.min().item(), value.max().item()
         try:
             return call(keys, *args, **kwargs)
         finally:
@@ -329,12 +332,12 @@ class Known(Shadows):
                     self.failed(operator, why)
             all_values = values if isinstance(values, (list, tuple)) else (values,)
             state = self.of_thread
-            names = ("pending", "operator", "even", "bounded", "tensor", "known")
+            names = ("pending", "operator", "even", "bounded", "bound", "tensor", "known")
             before = {it: getattr(state, it, None) for it in names}
             dim = args[1] if name == "unique_dim" else 0
             state.pending = None if values is None else all_values[0].size(dim)
             state.operator, state.even, state.tensor, state.known = name, even, args[0], False
-            state.bounded = unsure
+            state.bounded, state.bound = unsure, (state.pending,) * 2 if unsure and state.pending else None
             try:
                 result = call(keys, *args, **kwargs)
             finally:

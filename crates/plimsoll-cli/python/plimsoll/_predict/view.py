@@ -19,8 +19,10 @@ OPEN_TREE, MOVE_MOUNT, AT_FDCWD = 428, 429, -100
 CLONE, RECURSIVE, EMPTY_PATH = 1, 0x8000, 4
 
 
-def fork(folder: str) -> None:
-    """A view of its own for this process, with its private files in the folder."""
+def fork(folder: str) -> list[tuple[str, str]]:
+    """A view of its own for this process, with its private files in the folder. Returns the places of the program's files,
+    each with the folder that has what it writes there.
+    """
     file, tree = settings.VIEW, os.environ.get("PLIMSOLL_REDIRECT")
     if tree:
         own = os.path.join(folder, "redirect")
@@ -32,8 +34,28 @@ def fork(folder: str) -> None:
         os.link(os.path.join(tree, "full"), os.path.join(own, "full"))
         os.environ["PLIMSOLL_REDIRECT"] = own
         ctypes.CDLL(None).plimsoll_redirect_take(os.fsencode(own))
-    elif os.path.exists(file):
-        Forked(file, folder)
+        return [("/", os.path.join(own, "files"))]
+    if os.path.exists(file):
+        covers = Forked(file, folder).view["covers"]
+        return [(cover["place"], upper_of(folder, number)) for number, cover in enumerate(covers)]
+    return []
+
+
+def upper_of(folder: str, number: int) -> str:
+    """The folder of what this process writes to a cover."""
+    return os.path.join(folder, str(number), "upper")
+
+
+def written(places: list[tuple[str, str]]) -> list[protocol.Wrote]:
+    """The files below these folders, where the program sees them."""
+    found = []
+    for place, upper in places:
+        for folder, _, names in os.walk(upper):
+            for name in names if os.path.basename(folder) != "__pycache__" else ():
+                file = os.path.join(folder, name)
+                path = os.path.join(place, os.path.relpath(file, upper))
+                found.append(protocol.Wrote(path=path, bytes=os.lstat(file).st_size))
+    return sorted(found, key=lambda it: (-it["bytes"], it["path"]))
 
 
 class Forked:
@@ -85,7 +107,7 @@ class Forked:
         """Opens the folders of a cover; returns its place and the mount's options. The program's writes from before
         the fork are a layer between the disk and its writes now.
         """
-        made = [os.path.join(folder, str(number), name) for name in ("upper", "work")]
+        made = [upper_of(folder, number), os.path.join(folder, str(number), "work")]
         for it in made:
             os.makedirs(it)
         status = os.stat(cover["upper"])

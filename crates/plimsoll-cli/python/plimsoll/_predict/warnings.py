@@ -10,16 +10,21 @@ from types import FrameType
 from typing import Any
 
 from .. import protocol
+from .reads import Reads
 
 
 class Warnings:
     """Things that this process uses and whose memory depends on values: L-BFGS, and the number of CUDA graphs."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
-        self.torch, self.is_library = torch, is_library
-        # L-BFGS: the line that made it.
+    def __init__(self, torch: Any, is_library: Callable[[str], bool], reads: Reads) -> None:
+        from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+        self.torch, self.is_library, self.reads = torch, is_library, reads
+        # L-BFGS: the line that made it, and vectors in place of those that values would have made it keep.
         self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = weakref.WeakKeyDictionary()
+        self.held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.captures = 0  # CUDA graphs
+        register_optimizer_step_pre_hook(self.step_begins)
         graph = torch.cuda.CUDAGraph
         begin = graph.capture_begin
 
@@ -37,26 +42,54 @@ class Warnings:
                 frame = frame.f_back
             self.optimizers[optimizer] = frame and (frame.f_code.co_filename, frame.f_lineno)
 
-    def rows(self) -> list[protocol.Warning]:
-        """Rows for the report."""
+    def step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """With --assume for the line that made an L-BFGS: allocates the vectors of as many pairs as were given."""
+        if optimizer not in self.optimizers:
+            return
+        given = self.reads.given(self.optimizers[optimizer])
+        if given is None:
+            return
+        held = self.held.setdefault(optimizer, [])
+        for group, size, kept in histories(optimizer):
+            most = group["history_size"]
+            pairs = {"max": most, "half": most // 2}[given] if isinstance(given, str) else min(int(given), most)
+            missing = 2 * max(pairs - kept, 0)
+            del held[missing:]
+            first = group["params"][0]
+            while len(held) < missing:
+                held.append(self.torch.empty(size // first.element_size(), dtype=first.dtype, device=first.device))
+
+    def rows(self, steps: int | None) -> list[protocol.Warning]:
+        """Rows for the report of a program that makes this many steps, if that is known."""
         found: list[protocol.Warning] = []
         for optimizer, place in list(self.optimizers.items()):
             try:
-                found += [protocol.Warning(place=place, what=what, bytes=size) for what, size in history(optimizer)]
+                held = len(self.held.get(optimizer, ())) // 2
+                found += [
+                    protocol.Warning(place=place, what=what, most=most, bytes=size)
+                    for what, most, size in missing(optimizer, held, steps)
+                ]
             except Exception as why:
                 print(f"plimsoll: cannot see the history of L-BFGS: {why!r}", file=sys.stderr)
         return found
 
 
-def history(optimizer: Any) -> Iterator[tuple[str, int]]:
-    """L-BFGS keeps two vectors for each of its latest iterations; how many iterations a step makes depends on
-    values.
-    """
+def histories(optimizer: Any) -> Iterator[tuple[dict[str, Any], int, int]]:
+    """Of an L-BFGS on a GPU: the group of its parameters, the bytes of a vector, and the pairs of vectors that it keeps."""
     for group in optimizer.param_groups:
         size = sum(it.numel() * it.element_size() for it in group["params"] if it.is_cuda)
-        state = optimizer.state[group["params"][0]] if group["params"] else {}
-        kept = len(state.get("old_dirs") or ())
-        most = group["history_size"]
-        if size and kept < most:
-            what = f"the history of L-BFGS: here {kept} of {most} pairs of vectors are kept"
-            yield what, 2 * size * (most - kept)
+        if size:
+            yield group, size, len(optimizer.state[group["params"][0]].get("old_dirs") or ())
+
+
+def missing(optimizer: Any, held: int, steps: int | None) -> Iterator[tuple[str, int, int]]:
+    """L-BFGS keeps two vectors for each of its latest iterations but the very first; how many iterations a step makes, values
+    decide. What is said of it, the most pairs, and the bytes of those that are neither kept nor held in their place.
+    """
+    for group, size, kept in histories(optimizer):
+        most: int = group["history_size"]
+        if steps:
+            most = min(most, steps * group["max_iter"] - 1)
+        if kept + held < most:
+            what = f"the history of L-BFGS: here {kept + held} of up to {most} pairs of vectors are kept"
+            yield what, most, 2 * size * (most - kept - held)

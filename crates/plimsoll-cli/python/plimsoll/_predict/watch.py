@@ -19,7 +19,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from .. import protocol
-from . import compiled, patches, settings, sparse
+from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
 from .failure import described
 from .finish import Finish
@@ -55,6 +55,7 @@ class Watch:
 
         self.torch = torch
         self.techniques: Any = None
+        self.places: list[tuple[str, str]] = []  # of the program's files, in a fork that serves a trial
         self.reads = Reads(json.loads(os.environ.get("PLIMSOLL_PREDICT_ASSUME") or "[]"))
         try:
             self.known: Known | None = Known(torch, self.reads.of_thread)
@@ -63,7 +64,7 @@ class Watch:
         self.finish_up = Finish(torch, is_library)
         self.growth = Growth(torch, is_library)
         self.late = Late(torch, is_library)
-        self.warnings = Warnings(torch, is_library)
+        self.warnings = Warnings(torch, is_library, self.reads)
         sparse.torch_save(torch)
         self.listening: int | None = (
             None  # the process whose thread waits for the stop file; a fork does not copy the thread
@@ -429,6 +430,7 @@ class Watch:
                     grows_by=max(later[0] / max(steps[0], 1) - 1 for later, steps in zip(peaks, of_steps)),
                 )
             )
+        is_cut = bool(self.finish_up.finishing) or self.state == "stopped"
         fields = protocol.Report(
             protocol=protocol.VERSION,
             pid=self.pid,
@@ -455,7 +457,7 @@ class Watch:
             error=self.error,
             reads=self.reads.rows(),
             problems=self.reads.problems + (self.reads.unused() if self.state != "running" else []),
-            cut=bool(self.finish_up.finishing) or self.state == "stopped",
+            cut=is_cut,
             went_on=bool(self.finish_up.finishing),
             ended=self.state == "ended",
             late=self.late.rows(self.growth.total) if self.state == "stopped" else [],
@@ -465,10 +467,12 @@ class Watch:
             batches=self.finish_up.batches.row() if self.finish_up.batches else None,
             loops=[row for row in (it.row() for it in self.finish_up.loops) if row],
             grew=self.state == "stopped" and self.finish_up.grew(),
-            warnings=self.warnings.rows(),
+            warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
             captures=self.warnings.captures,
             techniques=self.techniques.report() if self.techniques else [],
             refusal=self.refusal,
+            written=view.written(self.places) if self.state != "running" else [],
+            hosts=sorted(network.KNOWN),
         )
         path = os.path.join(settings.FOLDER, f"{self.pid}.json")
         with open(f"{path}.unfinished", "w") as file:

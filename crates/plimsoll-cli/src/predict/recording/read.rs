@@ -1,5 +1,7 @@
 //! Values that the program read from the device, and their use: [`Read`], as `reads.py` reports it.
 
+use serde_json::Value;
+
 use crate::protocol::{Fate, Read};
 
 impl Fate {
@@ -24,15 +26,26 @@ impl Read {
         self.place_if(self.decides() && self.assumed.is_none() && !self.even)
     }
 
-    /// The line, if the value decides a size there, is unknown, and nothing is assumed of it.
-    pub(crate) fn undecided(&self) -> Option<(&str, u64)> {
-        let is_open = self.fate == Fate::Size && self.assumed.is_none() && !self.even && !self.generates;
-        self.file.as_deref().zip(self.line).filter(|_| is_open)
+    /// Whether the value decides a size, is unknown, and nothing is assumed of it.
+    pub(crate) fn is_undecided(&self) -> bool {
+        self.fate == Fate::Size && self.assumed.is_none() && !self.even && !self.generates
     }
 
     /// The line, as `train.py:5`, if a PyTorch operator selects by values there and the result is empty.
     pub(crate) fn empty_selection(&self) -> Option<String> {
-        self.place_if(self.operator.is_some() && self.fate == Fate::Size && self.assumed.is_none())
+        let is_zero = self.assumed.is_none() && self.taken.is_none();
+        self.place_if(self.operator.is_some() && self.fate == Fate::Size && is_zero)
+    }
+
+    /// The value that the program got, in words.
+    pub(crate) fn got(&self) -> String {
+        let text = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+        match (&self.assumed, &self.taken) {
+            (Some(value), _) => text(value),
+            (None, Some((least, most))) if least == most => text(least),
+            (None, Some((least, most))) => format!("{} to {}", text(least), text(most)),
+            (None, None) => "0".to_owned(),
+        }
     }
 
     fn place_if(&self, holds: bool) -> Option<String> {
@@ -49,5 +62,10 @@ impl Read {
 
 /// A file's name and a line: `train.py:7`.
 pub(crate) fn place(file: &str, line: u64) -> String {
-    format!("{}:{line}", file.rsplit(['/', '\\']).next().unwrap_or(file))
+    format!("{}:{line}", file_name(file))
+}
+
+/// A file's name without its folders.
+pub(crate) fn file_name(file: &str) -> &str {
+    file.rsplit(['/', '\\']).next().unwrap_or(file)
 }

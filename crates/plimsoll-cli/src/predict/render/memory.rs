@@ -57,7 +57,10 @@ pub(super) fn account(
     let taken = counted_bytes + target.context_bytes;
     match &outcome.verdict {
         Verdict::Fits { spare_bytes, .. } => {
-            rows.push(row("spare", *spare_bytes, "to spare".to_owned()));
+            let taken = outcome.largest_bytes().map_or_else(String::new, |_| {
+                format!(", of which unknown values may take {}", size(outcome.stake_bytes()))
+            });
+            rows.push(row("spare", *spare_bytes, format!("to spare{taken}")));
         }
         Verdict::RunsOut(_) | Verdict::Grows(_) if taken > target.total_bytes => {
             rows.push(row("short", taken - target.total_bytes, "too little".to_owned()));

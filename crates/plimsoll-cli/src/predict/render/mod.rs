@@ -22,5 +22,5 @@ mod next;
 pub(crate) mod reads;
 pub(super) mod report;
 pub(super) mod sentences;
-mod traces;
+pub(crate) mod traces;
 mod warnings;

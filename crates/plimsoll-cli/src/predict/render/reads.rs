@@ -28,13 +28,14 @@ fn sentence(read: &Read) -> String {
         .via
         .as_ref()
         .map_or_else(String::new, |via| format!(", read at {}:{}", short(&via.file), via.line));
-    let taken = match &read.assumed {
-        _ if read.generates => "; assumed: generation runs to its maximum length".to_owned(),
-        Some(value) => {
-            format!("; assumed {}", value.as_str().map_or_else(|| value.to_string(), str::to_owned))
-        }
-        None if read.even => "; assumed: experts get equal shares".to_owned(),
-        None => String::new(),
+    let taken = if read.generates {
+        "; assumed: generation runs to its maximum length".to_owned()
+    } else if read.assumed.is_none() && read.even {
+        "; assumed: experts get equal shares".to_owned()
+    } else if read.assumed.is_some() || read.taken.is_some() {
+        format!("; assumed {}", read.got())
+    } else {
+        String::new()
     };
     format!("{decides}{operator}{at}{via}{taken}")
 }
@@ -51,6 +52,7 @@ fn read_json(read: &Read) -> Value {
         "where": read.sinks.iter().map(place_json).collect::<Vec<_>>(),
         "count": read.count,
         "assumed": read.assumed,
+        "taken": read.taken,
         "even_share": read.even,
     })
 }
@@ -103,21 +105,44 @@ pub(crate) fn rows(reports: &[Report]) -> Vec<Row> {
     rows.into_iter().map(|((file, line, text), said)| [place(file, line), text, said.join("; ")]).collect()
 }
 
-/// The lines whose reads decide a size, each with the assumed value.
-pub(crate) fn of_sizes(reports: &[Report]) -> Vec<(String, String)> {
-    let mut lines: Vec<(String, String)> = Vec::new();
+/// A line whose reads decide a size.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SizedLine {
+    /// The file's short name, and the line.
+    pub(crate) file: String,
+    pub(crate) line: u64,
+    /// What was assumed.
+    pub(crate) assumed: String,
+    pub(crate) stake: Stake,
+}
+
+/// What the figure of the bytes at stake says of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stake {
+    /// The value is from `--assume`.
+    Given,
+    /// A largest value is known.
+    Open,
+    /// The most is assumed already.
+    Nothing,
+    /// No value shows the most.
+    Unknown,
+}
+
+/// The lines whose reads decide a size.
+pub(crate) fn of_sizes(reports: &[Report]) -> Vec<SizedLine> {
+    let mut lines: Vec<SizedLine> = Vec::new();
     for read in reports.iter().flat_map(|report| &report.reads).filter(|read| read.fate == Fate::Size) {
         let Some((file, line)) = read.file.as_ref().zip(read.line) else { continue };
-        let assumed = match &read.assumed {
-            _ if read.generates => "generation, assumed to run to its maximum length".to_owned(),
-            Some(value) => {
-                let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-                format!("a value read from the GPU decides a size, assumed {value}")
-            }
-            None if read.even => "the experts' shares decide sizes, assumed equal".to_owned(),
-            None => "a value read from the GPU decides a size, assumed 0".to_owned(),
+        let (stake, assumed) = if read.generates {
+            (Stake::Nothing, "generation, assumed to run to its maximum length".to_owned())
+        } else if read.assumed.is_none() && read.even {
+            (Stake::Unknown, "the experts' shares decide sizes, assumed equal".to_owned())
+        } else {
+            let stake = if read.assumed.is_some() { Stake::Given } else { Stake::Open };
+            (stake, format!("a value read from the GPU decides a size, assumed {}", read.got()))
         };
-        let line = (format!("{}:{line}", short(file)), assumed);
+        let line = SizedLine { file: short(file).to_owned(), line, assumed, stake };
         if !lines.contains(&line) {
             lines.push(line);
         }

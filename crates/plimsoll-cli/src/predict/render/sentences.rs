@@ -52,6 +52,14 @@ pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
                             at_most()
                         );
                     }
+                    if let Some((largest, zero)) = outcome.largest_bytes().zip(outcome.reserved_bytes()) {
+                        return format!(
+                            "fits {name} with {} to spare{scope}: {} to {} reserved, as unknown values decide (warning below){who}{caught}",
+                            size(spare_bytes - (largest - zero)),
+                            size(zero),
+                            size(largest)
+                        );
+                    }
                     format!("fits {name} with {} to spare{scope}: {}{caught}", size(*spare_bytes), at_most())
                 }
             }

@@ -48,16 +48,17 @@ pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<Stri
     if written.is_full {
         return lines(traces, size).into_iter().next();
     }
-    let hosts = match traces.hosts.len() {
-        0 => String::new(),
-        _ => format!("; contacted {}", traces.hosts.join(", ")),
-    };
-    let files = match written.count {
-        0 => return (!hosts.is_empty()).then(|| format!("No file would have been written{hosts}")),
-        1 => "1 file".to_owned(),
-        count => format!("{count} files"),
-    };
-    Some(format!("Would have been written, changed or removed: {files}, {}{hosts}", size(written.bytes)))
+    sentence(written.count, &size(written.bytes), &traces.hosts)
+}
+
+/// How many files would have been written, their size, and the hosts; `None` without any.
+pub(crate) fn sentence(count: u64, size: &str, hosts: &[String]) -> Option<String> {
+    let hosts = if hosts.is_empty() { String::new() } else { format!("; contacted {}", hosts.join(", ")) };
+    if count == 0 {
+        return (!hosts.is_empty()).then(|| format!("No file would have been written{hosts}"));
+    }
+    let files = counted(count, "file");
+    Some(format!("Would have been written, changed or removed: {files}, {size}{hosts}"))
 }
 
 pub(super) fn json(traces: &Traces) -> Value {

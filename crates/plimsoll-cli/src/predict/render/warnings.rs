@@ -1,37 +1,47 @@
 //! Unknown values that decide sizes, in at most three lines: where, what was assumed, and the bytes at stake.
 
-use super::reads;
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::reads::{self, SizedLine, Stake};
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
-use crate::predict::recording::read::place;
+use crate::predict::recording::read::file_name;
 
 /// The most lines.
 const MOST: usize = 3;
+
+/// Lines of the program of which the same is said.
+struct Row {
+    /// By file.
+    lines: BTreeMap<String, BTreeSet<u64>>,
+    what: String,
+    stake: Stake,
+    /// Bytes at stake that were computed for these lines alone.
+    own_bytes: u64,
+}
 
 /// The lines, those with the most bytes at stake first. Empty for a program that failed.
 pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -> String) -> Vec<String> {
     if matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_)) {
         return Vec::new();
     }
-    let reports = &outcome.reports;
-    let mut known: Vec<(u64, String)> = Vec::new();
-    for warning in reports.iter().flat_map(|report| &report.warnings) {
-        let at = warning
-            .place
-            .as_ref()
-            .map_or_else(String::new, |(file, line)| format!("{}: ", place(file, *line)));
-        let line = format!("{at}{}; at stake: up to {} more", warning.what, size(warning.bytes));
-        if known.iter().all(|(_, other)| *other != line) {
-            known.push((warning.bytes, line));
-        }
+    let rows = rows(outcome);
+    let shared = outcome.without_assumptions.as_ref().map_or(Stake::Open, |_| Stake::Given);
+    let share = rows.iter().filter(|row| row.stake == shared).map(Row::count).sum();
+    let together = together(outcome, share, capacity_bytes, &size);
+    let mut lines: Vec<String> = Vec::new();
+    for row in &rows {
+        let at = row.places();
+        let at_stake = match (row.stake, &together) {
+            (stake, Some(together)) if stake == shared => together.clone(),
+            (Stake::Nothing, _) => String::new(),
+            _ if row.own_bytes > 0 => format!("; at stake: up to {} more", size(row.own_bytes)),
+            _ => format!("; at stake: unknown, --assume {}=N shows it", row.first()),
+        };
+        let at = if at.is_empty() { at } else { format!("{at}: ") };
+        lines.push(format!("{at}{}{at_stake}", row.what));
     }
-    known.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
-    let mut lines: Vec<String> = known.into_iter().map(|(_, line)| line).collect();
-    lines.extend(reads::of_sizes(reports).into_iter().map(|(at, assumed)| {
-        let at_stake = at_stake(outcome, &at, capacity_bytes, &size);
-        format!("{at}: {assumed}{at_stake}")
-    }));
-    lines.extend(reads::of_loops(reports).into_iter().map(|at| {
+    lines.extend(reads::of_loops(&outcome.reports).into_iter().map(|at| {
         format!("{at}: a value read from the GPU ends the loop, assumed 0: the loop may run for more or fewer steps")
     }));
     if lines.len() > MOST {
@@ -42,18 +52,67 @@ pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -
     lines
 }
 
-/// The difference that the values of `--assume` made, or the largest values, as the end of a sentence about the line.
-fn at_stake(outcome: &Outcome, at: &str, capacity_bytes: u64, size: impl Fn(u64) -> String) -> String {
-    let other = |it: &Option<Box<Outcome>>| it.as_deref().and_then(Outcome::reserved_bytes);
-    match (outcome.reserved_bytes(), other(&outcome.without_assumptions), other(&outcome.with_largest)) {
-        (Some(one), Some(zero), _) => format!("; at stake: {} from zero to that", size(one.abs_diff(zero))),
-        (Some(zero), None, Some(most)) if most > capacity_bytes => {
-            format!("; at stake: up to {} more, which does not fit", size(most.saturating_sub(zero)))
+/// What is said of which lines: first of those with bytes of their own, the most first.
+fn rows(outcome: &Outcome) -> Vec<Row> {
+    let reports = &outcome.reports;
+    let mut warned: Vec<_> = reports.iter().flat_map(|report| &report.warnings).collect();
+    warned.sort_by_key(|warning| std::cmp::Reverse(warning.bytes));
+    let warned = warned.into_iter().map(|warning| {
+        let place = warning.place.as_ref().map(|(file, line)| (file_name(file).to_owned(), *line));
+        let stake = if place.is_some() { Stake::Open } else { Stake::Unknown };
+        (place, warning.what.clone(), stake, warning.bytes)
+    });
+    let sized = reads::of_sizes(reports).into_iter().map(|SizedLine { file, line, assumed, stake }| {
+        let is_open = stake == Stake::Open && !has_no_largest(outcome, &file, line);
+        let stake = if stake == Stake::Open && !is_open { Stake::Unknown } else { stake };
+        (Some((file, line)), assumed, stake, 0)
+    });
+    let reached = outcome.with_largest.iter().flat_map(|largest| reads::of_sizes(&largest.reports));
+    let known: BTreeSet<(String, u64)> =
+        reads::of_sizes(reports).into_iter().map(|it| (it.file, it.line)).collect();
+    let reached =
+        reached.filter(|it| it.stake == Stake::Given && !known.contains(&(it.file.clone(), it.line)));
+    let reached = reached.map(|SizedLine { file, line, .. }| {
+        let what = "a value of the device decides a size, with larger values elsewhere".to_owned();
+        (Some((file, line)), what, Stake::Open, 0)
+    });
+    let mut rows: Vec<Row> = Vec::new();
+    for (place, what, stake, own_bytes) in warned.chain(sized).chain(reached) {
+        let same = rows.iter_mut().find(|row| (&row.what, row.stake) == (&what, stake));
+        let row = match same {
+            Some(row) => row,
+            None => {
+                rows.push(Row { lines: BTreeMap::new(), what, stake, own_bytes });
+                rows.last_mut().expect("one was added")
+            }
+        };
+        if let Some((file, line)) = place {
+            row.lines.entry(file).or_default().insert(line);
         }
-        (Some(zero), None, Some(most)) if most > zero => {
-            format!("; at stake: up to {} more", size(most - zero))
-        }
-        (Some(_), None, Some(_)) => "; at stake: nothing, even with the largest value".to_owned(),
-        _ => format!("; at stake: unknown, --assume {at}=N shows it"),
+    lines.extend(reads::of_loops(&outcome.reports).into_iter().map(|at| {
+        format!("{at}: a value read from the GPU ends the loop, assumed 0: the loop may run for more or fewer steps")
     }
+}
+
+/// The difference that the values of `--assume` made, or the largest values, as the end of a sentence about the lines that
+/// share it; `None` if it is unknown.
+fn together(
+    outcome: &Outcome,
+    share: usize,
+    capacity_bytes: u64,
+    size: impl Fn(u64) -> String,
+) -> Option<String> {
+    let other = |it: &Option<Box<Outcome>>| it.as_deref().and_then(Outcome::reserved_bytes);
+    let bytes = outcome.reserved_bytes()?;
+    let difference = match (other(&outcome.without_assumptions), other(&outcome.with_largest)) {
+        (Some(zero), _) => format!("{} from zero to that", size(bytes.abs_diff(zero))),
+        (None, Some(most)) if most > capacity_bytes => {
+            format!("up to {} more, which does not fit", size(most.saturating_sub(bytes)))
+        }
+        (None, Some(most)) if most > bytes => format!("up to {} more", size(most - bytes)),
+        (None, Some(_)) => "nothing, with the largest values, too".to_owned(),
+        (None, None) => return None,
+    };
+    let lines = if share > 1 { format!(", all {share} lines together") } else { String::new() };
+    Some(format!("; at stake{lines}: {difference}"))
 }

@@ -217,6 +217,13 @@ fn range(held: &[u64]) -> u64 {
     settled.iter().max().zip(settled.iter().min()).map_or(0, |(most, least)| most - least)
 }
 
+/// Whether the settled levels differ by at most 2 %; not that after the last step, when a program frees what it holds.
+fn is_flat(held: &[u64]) -> bool {
+    let settled = held.get(warm(held.len())..held.len().saturating_sub(1)).unwrap_or_default();
+    let (most, least) = (settled.iter().max().unwrap_or(&0), settled.iter().min().unwrap_or(&0));
+    most - least <= most / 50
+}
+
 /// How sure a verdict is, by the number of steps and how similar they are; never surer than the steps themselves.
 pub(super) fn tell_confidence(course: &mut Course, of_steps: &'static str, teeth: Option<Teeth>) {
     let Growth { steps, grew, r_squared, every, .. } = course.growth;
@@ -229,7 +236,8 @@ pub(super) fn tell_confidence(course: &mut Course, of_steps: &'static str, teeth
         Verdict::Leaking if every.is_some() && grew < 4 => "a guess",
         Verdict::Leaking if is_certain && grew * 10 >= steps * 9 && r_squared >= 0.99 => "certain",
         Verdict::Leaking if is_likely && r_squared >= 0.95 => "likely",
-        Verdict::Steady | Verdict::WarmingUp | Verdict::Falling if is_certain => "certain",
+        Verdict::Falling if is_certain => "certain",
+        Verdict::Steady | Verdict::WarmingUp if is_certain && is_flat(&course.held) => "certain",
         Verdict::Steady | Verdict::WarmingUp | Verdict::Falling | Verdict::GrowingCache if is_likely => {
             "likely"
         }

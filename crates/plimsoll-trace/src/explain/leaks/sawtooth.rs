@@ -38,7 +38,8 @@ impl Frees {
     }
 }
 
-/// Finds what frees the blocks of a line, if it freed those of several steps at once, at least twice.
+/// Finds what frees the blocks of a line, if it freed those of several steps at once: at least twice, or once, and what came since
+/// is no more than that.
 pub(super) fn find(
     snapshot: &Snapshot,
     device: i32,
@@ -53,7 +54,7 @@ pub(super) fn find(
     let births = |burst: &[Release]| burst.iter().map(|it| it.birth).collect::<BTreeSet<u32>>().len();
     let bytes = |burst: &[Release]| burst.iter().fold(0_u64, |sum, it| sum.saturating_add(it.bytes));
     let (teeth, others): (Vec<_>, Vec<_>) = bursts.into_values().partition(|burst| births(burst) > 1);
-    if teeth.len() < 2 || !teeth.iter().any(|tooth| births(tooth) > 2) {
+    if !teeth.iter().any(|tooth| births(tooth) > 2) {
         return None;
     }
     let at_once = teeth.iter().fold(0_u64, |sum, tooth| sum.saturating_add(bytes(tooth)));
@@ -65,10 +66,16 @@ pub(super) fn find(
     let left = super::growth::sum(kept.get(first..last).unwrap_or_default());
     let since = super::growth::sum(kept.get(last..).unwrap_or_default());
     let highest = teeth.iter().map(|tooth| bytes(tooth)).max().unwrap_or(0);
-    if alone.saturating_add(left) > at_once / 4 || since / 2 > highest {
+    let is_once = teeth.len() == 1;
+    let most = if is_once { highest } else { highest.saturating_mul(2) };
+    if alone.saturating_add(left) > at_once / 4 || since > most {
         return None;
     }
-    Some(freed_by(snapshot, device, &teeth))
+    Some(match freed_by(snapshot, device, &teeth) {
+        Teeth::Cleared(_) if is_once => Teeth::Cleared("a guess"),
+        Teeth::Collector("likely") if is_once => Teeth::Collector("a guess"),
+        teeth => teeth,
+    })
 }
 
 /// What freed them, by the stacks of the frees and their order.

@@ -84,6 +84,8 @@ fn what_makes_loads_or_copies_weights_builds_and_reducers_make_buckets() {
         ("/x/site-packages/torch/nn/parameter.py", "__deepcopy__"),
         ("/x/site-packages/transformers/modeling_utils.py", "from_pretrained"),
         ("/x/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", "__init__"),
+        ("/home/me/deepspeed/runtime/zero/stage_1_and_2.py", "__init__"),
+        ("/home/me/bitsandbytes/nn/modules.py", "_quantize"),
         ("/x/site-packages/torch/distributed/optim/zero_redundancy_optimizer.py", "_build_param_buckets"),
     ];
     for frame in building {
@@ -145,6 +147,23 @@ fn optimizers_are_recognised_by_their_files() {
         None,
         Activity::OptimizerStep,
     );
+}
+
+#[test]
+fn optimizers_of_packages_are_recognised_by_their_functions() {
+    let check = |path: &str, name, activity| {
+        for folder in ["/x/site-packages/", "/home/me/"] {
+            let frames = [(&*format!("{folder}{path}"), name), ("train.py", "main")];
+            check(&frames, Some("train.py"), None, activity);
+        }
+    };
+    let (zero, optim) = ("deepspeed/runtime/zero/stage_1_and_2.py", "bitsandbytes/optim/optimizer.py");
+    check(zero, "step", Activity::OptimizerStep);
+    check(zero, "backward", Activity::Bucketing);
+    check(zero, "average_tensor", Activity::Forward);
+    check("deepspeed/runtime/zero/partition_parameters.py", "_all_gather", Activity::Gathering);
+    check(optim, "init_state", Activity::OptimizerState);
+    check(optim, "step", Activity::OptimizerStep);
 }
 
 #[test]

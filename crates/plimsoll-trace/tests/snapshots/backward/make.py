@@ -96,6 +96,29 @@ class Cnn(nn.Module):
         return self.last(x.flatten(1))
 
 
+class Amp(nn.Module):
+    """Products under autocast, and selections from a large tensor, whose derivatives are as large."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two, self.three = nn.Linear(1024, 1024), nn.Linear(1024, 1024), nn.Linear(1024, 2048)
+
+    def forward(self, x):
+        with torch.autocast("cuda", torch.float16):
+            h = self.one(x)
+            h = torch.relu(h)
+            h = self.two(h)
+            h = torch.relu(h)
+            h = self.three(h)
+        scores = F.log_softmax(h.float(), -1)
+        picked = torch.zeros(len(x), 1, dtype=torch.long, device="cuda")
+        some = scores[torch.arange(512, device="cuda")]
+        blank = scores[..., 0]
+        label = scores.gather(-1, picked)
+        some = some.exp()
+        return blank.sum() + label.sum() + some.mean()
+
+
 def tokens():
     return torch.zeros(8, 128, dtype=torch.long, device="cuda")
 
@@ -107,6 +130,7 @@ def entropy(out, target):
 PROGRAMS = {
     "mlp": (Mlp, lambda: torch.randn(4096, 512, device="cuda"), lambda: torch.randn(4096, 512, device="cuda"), F.mse_loss),
     "gpt": (Gpt, tokens, tokens, entropy),
+    "amp": (Amp, lambda: torch.randn(4096, 1024, device="cuda"), lambda: None, lambda loss, _: loss * 1024),
     "cnn": (Cnn, lambda: torch.randn(64, 3, 32, 32, device="cuda"), lambda: torch.zeros(64, dtype=torch.long, device="cuda"), entropy),
 }
 
@@ -144,6 +168,8 @@ def run(name):
             loss = criterion(model(x), y)
         hook(loss)
         loss.backward()
+        if name == "amp":
+            del loss  # as the scaled loss of a GradScaler, which no variable keeps
         torch.cuda.memory._set_memory_metadata("")
         optimizer.step()
         optimizer.zero_grad()
