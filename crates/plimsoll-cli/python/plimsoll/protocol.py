@@ -97,6 +97,16 @@ class GrowingSteps(TypedDict):
     total: int | None
 
 
+class Holder(TypedDict):
+    """What keeps memory that grew, or that was there when memory ran out."""
+
+    device: int
+    kind: str  # as of `plimsoll.holders`
+    text: str
+    tensors: int
+    bytes: int
+
+
 class GrowingBatches(TypedDict):
     """A device whose memory grew from batch to batch."""
 
@@ -177,6 +187,7 @@ class Report(TypedDict):
     unseen: list[Place]
     after_error: Thrown | None
     growth: list[GrowingSteps]
+    holders: list[Holder]
     loops: list[CutLoop]
     grew: bool
     warnings: list[Warning]

@@ -104,6 +104,9 @@ pub(crate) struct Report {
     /// Devices whose memory grew from step to step.
     #[serde(default)]
     pub(crate) growth: Vec<GrowingSteps>,
+    /// What keeps memory that grew, or that was there when memory ran out.
+    #[serde(default)]
+    pub(crate) holders: Vec<Holder>,
     /// Loops after the steps that were not given all of their batches.
     #[serde(default)]
     pub(crate) loops: Vec<CutLoop>,
@@ -261,6 +264,18 @@ pub(crate) struct GrowingSteps {
     pub(crate) steps: u64,
     /// The steps of the whole program; `None` if unknown.
     pub(crate) total: Option<u64>,
+}
+
+/// What keeps memory that grew, or that was there when memory ran out (`held.py`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Holder {
+    pub(crate) device: i32,
+    /// What it is: `global`, `closure`, `cycle` and others.
+    pub(crate) kind: String,
+    /// In words, with the name that the program gives it.
+    pub(crate) text: String,
+    pub(crate) tensors: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).

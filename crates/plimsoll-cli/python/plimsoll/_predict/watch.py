@@ -19,11 +19,12 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from .. import protocol
+from .._holding.growing import Growing
 from . import compiled, patches, settings, sparse
 from . import device as standin
 from .failure import described
 from .finish import Finish
-from .growth import Growth
+from .growth import Growth, allocated
 from .reads import Reads
 from .settings import number
 from .shadows import Known
@@ -61,6 +62,7 @@ class Watch:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
         self.finish_up = Finish(torch, is_library)
         self.growth = Growth(torch, is_library)
+        self.growing = Growing(torch)
         self.warnings = Warnings(torch, is_library)
         sparse.torch_save(torch)
         self.listening: int | None = (
@@ -228,7 +230,9 @@ class Watch:
         self.measure(steps)
         finish.stepped()
         self.growth.note()
-        if settings.STEPS and steps >= settings.STEPS and self.has_settled(steps) and not self.may_grow():
+        is_last = bool(settings.STEPS) and steps >= settings.STEPS and self.has_settled(steps) and not self.may_grow()
+        self.look_up(self.growth.rows(), is_last)
+        if is_last:
             self.growth.look(sys._getframe(1), steps, finish.given)
             if not settings.STOPS and finish.may_go_on():
                 self.peaks_of_steps = dict(self.peaks)
@@ -236,6 +240,13 @@ class Watch:
             else:
                 self.stop("stopped", 0)
         self.report()
+
+    def look_up(self, growth: list[protocol.GrowingSteps], is_last: bool) -> None:
+        """Where memory grows: what keeps it, at the first such step and the last."""
+        for device in (it["device"] for it in growth) if settings.PLAN is None else ():
+            self.growing.begins(device, allocated(self.torch, device))
+            if is_last:
+                self.growing.grew(device, allocated(self.torch, device))
 
     def has_settled(self, steps: int) -> bool:
         """Whether the reserved bytes have stopped growing. Where memory is fragmented, reserved bytes may grow long
@@ -255,6 +266,8 @@ class Watch:
             standin.extend(settings.BEYOND)
         self.failed_step = self.count() + 1
         self.measure(self.failed_step)
+        if settings.PLAN is None:
+            self.growing.ran_out(device, allocated(self.torch, device))
         for name in ("allocated", "reserved"):
             # A device without any memory so far gets a row, too.
             self.peaks.setdefault((device, name), (0, self.failed_step))
@@ -454,6 +467,7 @@ class Watch:
             unseen=self.finish_up.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
             growth=self.growth.rows(),
+            holders=self.growing.rows(),
             loops=[row for row in (it.row() for it in self.finish_up.loops) if row],
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(),

@@ -52,6 +52,9 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
             "computed": need.growth.as_ref().map(growth),
         })),
         "growth": outcome.growth.as_ref().map(growth),
+        "holders": outcome.holders().map(|it| json!({
+            "kind": it.kind, "text": it.text, "tensors": it.tensors, "bytes": it.bytes,
+        })).collect::<Vec<_>>(),
         "warnings": warnings::lines(outcome, target.capacity_bytes(), size),
         "exit": outcome.exit() as u8,
         "exact": outcome.is_exact(target),

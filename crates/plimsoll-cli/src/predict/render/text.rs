@@ -48,6 +48,9 @@ fn head(out: &mut String, outcome: &Outcome, target: &Target, args: &PredictArgs
     if let Some(next) = next(outcome, target, args) {
         let _ = writeln!(out, "Next: {next}");
     }
+    for holder in outcome.holders() {
+        line(out, &format!("kept by {}: {}", holder.text, size(holder.bytes)));
+    }
     if let Some((without, modelled)) = outcome.without_workspaces.as_ref().zip(outcome.modelled()) {
         other_peaks(out, &format!("without {modelled} workspaces"), without, size);
     }
