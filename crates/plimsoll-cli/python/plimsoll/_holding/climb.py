@@ -60,8 +60,8 @@ class Branch:
 class Climb:
     """The roots of this moment, and walks up to them."""
 
-    def __init__(self, seconds: float = SECONDS) -> None:
-        self.until = time.monotonic() + seconds
+    def __init__(self) -> None:
+        self.until = time.monotonic() + SECONDS
         self.modules = modules()
         self.locals = running()
         self.own: set[int] = set()  # addresses of our containers

@@ -100,6 +100,8 @@ class Survey:
     def add(self, chain: Chain, holder: Holder, times: int) -> None:
         """A holder of one tensor, which stands for some: of what its container keeps, otherwise of their share."""
         part, key = parts(chain)[0], masked(text_of(chain))
+        if part.kind == "unknown":
+            return  # the arguments of a call that runs, mostly
         is_variable = part.owner is None and part.kind in ("local", "global", "thread")
         if is_variable and (part.many is None or holder.tensors < FEW):
             self.plain.add(key)
