@@ -424,7 +424,7 @@ fn a_value_changed_through_an_unknown_mask_keeps_its_bounds() {
     assert!(reads.iter().any(|read| read["line"] == 7), "{reads:?}");
     // The bound is what is said to be assumed.
     let warned = report["warnings"].to_string();
-    assert!(warned.contains("train.py:7: a value of the device decides a size, assumed 8"), "{warned}");
+    assert!(warned.contains("train.py:7: a value read from the GPU decides a size, assumed 8"), "{warned}");
     let all = report["reads"].as_array().expect("reads");
     assert!(all.iter().all(|read| read["line"] != 16), "{all:?}");
     // A given value comes before a bound.

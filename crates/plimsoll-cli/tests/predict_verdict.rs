@@ -119,9 +119,15 @@ fn growth_from_step_to_step_is_in_the_first_line() {
     assert!(first.starts_with("grows by 4.00 MiB a step: out of memory in about step 2"), "{text}");
     assert!(first.ends_with("of 2,000 (train.py:9)"), "{text}");
     assert!(text.lines().nth(1).is_some_and(|line| line.contains("plimsoll leaks")), "{text}");
+    let holder = text.lines().find(|line| line.starts_with("kept by ")).expect("a holder");
+    assert!(
+        holder.starts_with("kept by `kept` (list of ") && holder.contains("a global of train.py: "),
+        "{text}"
+    );
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["400"]), 0);
     assert!(summary(&report).contains("at the end of its 400 steps"), "{report}");
     assert_eq!(report["growth"]["total"], 400);
+    assert_eq!((&report["holders"][0]["kind"], &report["holders"][1]), (&"global".into(), &Value::Null));
 }
 
 /// Keeps 4 MiB of each step in a list that is cleared, of the last 30, or until it breaks; or trains until a value is small.

@@ -77,6 +77,7 @@ fn the_packages_own_tests_pass() {
         "test_inject.py",
         "test_dataflow.py",
         "test_growth.py",
+        "test_holding.py",
         "test_predict_parts.py",
         "test_serve.py",
         "test_offload_optimizer.py",

@@ -6,6 +6,7 @@
 - :func:`explain`, :func:`predict` and :func:`plan` run the program ``plimsoll``, which the wheel installs, and return its
   JSON as a dictionary.
 - :func:`record` writes a snapshot for ``explain``.
+- :func:`holders` names what keeps a tensor's memory.
 - :func:`checkpoint_blocks` and the other techniques make a model use less memory.
 - ``%load_ext plimsoll`` brings ``%%memory`` to a notebook, and ``@pytest.mark.memory`` limits the memory of a test.
 
@@ -14,6 +15,7 @@ PyTorch is imported only when it is needed.
 
 from typing import Any
 
+from ._holding.holder import Holder
 from .answers import explain, plan, predict
 from .errors import (
     IncompleteError,
@@ -23,6 +25,7 @@ from .errors import (
     UnreadableError,
     UsageError,
 )
+from .holding import holders
 from .memory_saving import (
     accumulate,
     adam_8bit,
@@ -40,6 +43,7 @@ from .memory_saving import (
 from .recording import Recording, record
 
 __all__ = [
+    "Holder",
     "IncompleteError",
     "PlimsollError",
     "ProgramError",
@@ -56,6 +60,7 @@ __all__ = [
     "explain",
     "free_grads",
     "fused",
+    "holders",
     "no_foreach",
     "offload",
     "plan",

@@ -112,6 +112,16 @@ class Late(TypedDict):
     steps: int | None
 
 
+class Holder(TypedDict):
+    """What keeps memory that grew, or that was there when memory ran out."""
+
+    device: int
+    kind: str  # as of `plimsoll.holders`
+    text: str
+    tensors: int
+    bytes: int
+
+
 class GrowingBatches(TypedDict):
     """A device whose memory grew from batch to batch."""
 
@@ -209,6 +219,7 @@ class Report(TypedDict):
     after_error: Thrown | None
     growth: list[GrowingSteps]
     batches: Batches | None
+    holders: list[Holder]
     loops: list[CutLoop]
     grew: bool
     warnings: list[Warning]

@@ -17,7 +17,7 @@ use super::recording::job::Job;
 use super::recording::traces::Traces;
 use crate::exit::{Exit, Failure};
 use crate::protocol::Read;
-use crate::protocol::{Applied, Peaks, Report};
+use crate::protocol::{Applied, Holder, Peaks, Report};
 
 /// The result of a run.
 pub(super) struct Outcome {
@@ -95,6 +95,12 @@ impl Outcome {
     pub(super) fn techniques(&self) -> &[Applied] {
         let judged = self.judged.as_ref().map(|judged| &judged.report);
         judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
+    }
+
+    /// What keeps memory on the device that decides, where it grew or ran out.
+    pub(super) fn holders(&self) -> impl Iterator<Item = &Holder> {
+        let judged = self.judged.iter();
+        judged.flat_map(|it| it.report.holders.iter().filter(|holder| holder.device == it.peaks.device))
     }
 
     /// The processes that used CUDA, with each of their devices.

@@ -37,7 +37,7 @@ impl Outcome {
             return Ok(());
         }
         output::progress(
-            "values of the device decide how much memory is needed; running again with the largest ones, for the bytes at stake",
+            "values read from the GPU decide how much memory is needed; running again with the largest ones, for the bytes at stake",
         );
         let run = Run::of(args, &args.command, &target.with_more(0), session, &largest)?;
         let found = Outcome::of(&run.job, target)?;

@@ -110,6 +110,9 @@ pub(crate) struct Report {
     /// Set if batches of the training differ in size, and only the first ones were looked at.
     #[serde(default)]
     pub(crate) batches: Option<Batches>,
+    /// What keeps memory that grew, or that was there when memory ran out.
+    #[serde(default)]
+    pub(crate) holders: Vec<Holder>,
     /// Loops after the steps that were not given all of their batches.
     #[serde(default)]
     pub(crate) loops: Vec<CutLoop>,
@@ -292,6 +295,18 @@ pub(crate) struct Late {
     pub(crate) text: String,
     /// After how many steps they have run; `None` if unknown.
     pub(crate) steps: Option<u64>,
+}
+
+/// What keeps memory that grew, or that was there when memory ran out (`held.py`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct Holder {
+    pub(crate) device: i32,
+    /// What it is: `global`, `closure`, `cycle` and others.
+    pub(crate) kind: String,
+    /// In words, with the name that the program gives it.
+    pub(crate) text: String,
+    pub(crate) tensors: u64,
+    pub(crate) bytes: u64,
 }
 
 /// A loop over a DataLoader, after the steps, that was not given all of its batches (`loops.py`).

@@ -26,6 +26,7 @@ fn what_python_writes_is_read() {
     assert_eq!((cut.steps, cut.devices.len(), cut.standin), (3, 1, true));
     assert!(cut.reads.iter().any(|read| read.fate == Fate::Branch && !read.sinks.is_empty()));
     assert!(reports.iter().any(|report| report.error.is_some()));
+    assert_eq!((cut.holders.len(), cut.holders[0].tensors), (1, 12));
     let done: Vec<Done> = read("Done");
     assert!(done.iter().any(|it| it.status == 0 && !it.beside));
     assert!(done.iter().any(|it| it.status == UNABLE));

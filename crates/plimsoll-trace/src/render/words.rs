@@ -184,8 +184,7 @@ pub fn patterns(snapshot: &Snapshot, device: &DeviceExplanation) -> Vec<String> 
 }
 
 /// What a snapshot cannot show about a leak.
-pub const NO_HOLDER: &str =
-    "these lines allocated the blocks; a snapshot does not record which variable keeps them alive";
+pub const NO_HOLDER: &str = "these lines allocated the blocks; a snapshot does not record what keeps them alive: plimsoll predict and run name it";
 
 /// The moment that is explained, as the end of "live …".
 pub fn when(device: &DeviceExplanation) -> &'static str {

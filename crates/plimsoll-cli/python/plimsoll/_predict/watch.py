@@ -19,11 +19,12 @@ from types import CodeType
 from typing import Any, NoReturn
 
 from .. import protocol
+from .._holding.growing import Growing
 from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
 from .failure import described
 from .finish import Finish
-from .growth import Growth
+from .growth import Growth, allocated
 from .late import Late
 from .reads import Reads
 from .settings import number
@@ -64,6 +65,7 @@ class Watch:
         self.finish_up = Finish(torch, is_library)
         self.growth = Growth(torch, is_library)
         self.late = Late(torch, is_library)
+        self.growing = Growing(torch)
         self.warnings = Warnings(torch, is_library, self.reads)
         sparse.torch_save(torch)
         self.listening: int | None = (
@@ -234,7 +236,11 @@ class Watch:
         finish.stepped()
         self.growth.note()
         self.late.stepped(steps, sys._getframe(1))
-        if settings.STEPS and steps >= settings.STEPS and self.has_settled(steps) and not self.may_grow():
+        is_last = 0 < settings.STEPS <= steps and self.has_settled(steps) and not self.growth.is_unsure()
+        if settings.PLAN is None:
+            levels = {it["device"]: allocated(self.torch, it["device"]) for it in self.growth.rows()}
+            self.growing.stepped(levels, is_last)
+        if is_last:
             self.growth.look(sys._getframe(1), steps, finish.given)
             if self.late.waits(steps, self.growth.total):
                 return self.report()
@@ -246,15 +252,9 @@ class Watch:
         self.report()
 
     def has_settled(self, steps: int) -> bool:
-        """Whether the reserved bytes have stopped growing. Where memory is fragmented, reserved bytes may grow long
-        after the first steps.
-        """
+        """Whether the reserved bytes have stopped growing: fragmented memory may grow long after the first steps."""
         grown = max((step for (_, name), (_, step) in self.peaks.items() if name == "reserved"), default=0)
         return not settings.SETTLES or steps >= min(grown + QUIET, LATEST)
-
-    def may_grow(self) -> bool:
-        """Whether a few more steps would show that the growth of the last ones goes on."""
-        return self.growth.is_unsure()
 
     def on_out_of_memory(self, device: int, asked: int, total: int, free: int) -> None:
         """A request failed: notes the peak, and writes a snapshot of this moment."""
@@ -263,6 +263,8 @@ class Watch:
             standin.extend(settings.BEYOND)
         self.failed_step = self.count() + 1
         self.measure(self.failed_step)
+        if settings.PLAN is None:
+            self.growing.ran_out(device, allocated(self.torch, device))
         for name in ("allocated", "reserved"):
             # A device without any memory so far gets a row, too.
             self.peaks.setdefault((device, name), (0, self.failed_step))
@@ -465,6 +467,7 @@ class Watch:
             after_error=self.after_error,
             growth=self.growth.rows(),
             batches=self.finish_up.batches.row() if self.finish_up.batches else None,
+            holders=self.growing.rows(),
             loops=[row for row in (it.row() for it in self.finish_up.loops) if row],
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),

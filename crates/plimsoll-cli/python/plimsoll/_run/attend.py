@@ -10,7 +10,7 @@ import sys
 from contextlib import AbstractContextManager
 from typing import Any
 
-from .. import protocol
+from .. import protocol, sizes
 from . import settings
 from .settings import answer
 
@@ -127,6 +127,7 @@ class Attend:
             self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
             say(f"no snapshot of this moment: {why}")
+        self.gauges.growing.ran_out(device, self.gauges.allocated(device))
 
     def name(self) -> str:
         """How file names refer to the process: by its rank, or by its process ID."""
@@ -173,6 +174,8 @@ class Attend:
                 say(
                     f"memory ran out, and the program went on; the moment is in {self.path} (plimsoll explain {self.path})"
                 )
+            if self.live is not None and self.gauges.growth and self.kept():
+                say(f"memory grew by {sizes.shown(self.gauges.growth)} a step", *self.kept())
             self.idle()
         if self.check is not None:
             try:
@@ -197,9 +200,15 @@ class Attend:
             )
         say(
             verdict,
+            *self.kept(),
             f"all of it: plimsoll explain {self.path}",
             f"what would make it fit: plimsoll plan {self.gpu()} -- {settings.COMMAND}",
         )
+
+    def kept(self) -> list[str]:
+        """What keeps memory that grew, or that was there when memory ran out."""
+        rows = [it for found in self.gauges.growing.found.values() for it in found]
+        return [f"kept by {it}: {sizes.shown(it.bytes)}" for it in rows]
 
     def gpu(self) -> str:
         """The `--gpu` option for the GPU that it runs on: its name if `plimsoll` knows that, otherwise its size. A

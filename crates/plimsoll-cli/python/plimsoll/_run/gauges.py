@@ -13,11 +13,15 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from .._holding.growing import Growing
+
 if TYPE_CHECKING:
     from .stacks import Stacks
 
 SCHEMA = "plimsoll.live/1"
 LEVELS = 240
+WINDOW = 24  # steps in which memory that grows never falls
+LEAST = 16 << 10  # bytes a step, below which growth does not matter
 
 
 class Gauges:
@@ -34,6 +38,8 @@ class Gauges:
         self.levels: collections.deque[int] = collections.deque(maxlen=LEVELS)
         self.capturing = 0  # CUDA graphs that are being captured: their thread must not be disturbed
         self.free: dict[int, int] = {}  # by device, as last asked
+        self.growing = Growing(torch)  # what keeps memory that grows
+        self.growth = 0  # bytes a step, as last looked up
         self.stacks: Stacks | None = None  # which steps have stacks, if that varies (stacks.py)
         register_optimizer_step_post_hook(self.stepped)
         module.register_module_parameter_registration_hook(self.registered)
@@ -49,9 +55,21 @@ class Gauges:
         count = self.optimizers[optimizer] = self.optimizers.get(optimizer, 0) + 1
         if count > self.steps:
             self.steps = count
-            self.levels.append(self.allocated(device_of(optimizer)))
+            device = device_of(optimizer)
+            self.levels.append(self.allocated(device))
+            if device is not None and count > WINDOW and count & (count - 1) == 0:
+                self.look_up(device)
             if self.stacks is not None:
                 self.stacks.stepped()
+
+    def look_up(self, device: int) -> None:
+        """After 32, 64, 128 and so many steps: if memory grows, what keeps it."""
+        last = list(self.levels)[-WINDOW:]
+        growth = (last[-1] - last[0]) // (WINDOW - 1)
+        if growth >= LEAST and all(after >= before for before, after in zip(last, last[1:])):
+            self.growth = growth
+            self.growing.grew(device, last[-1])
+            self.growing.begins(device, last[-1])
 
     def allocated(self, device: int | None) -> int:
         """Allocated bytes of a device now."""

@@ -9,7 +9,7 @@ use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
 use crate::predict::answer::Outcome;
 use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
-use crate::protocol::{Applied, ProcessState, Report};
+use crate::protocol::{Applied, Holder, ProcessState, Report};
 
 /// The simulated GPU.
 pub(super) fn gpu(target: &Target) -> Value {
@@ -46,6 +46,13 @@ pub(super) fn need(outcome: &Outcome) -> Option<Value> {
             "computed": need.growth.as_ref().map(growth),
         })
     })
+}
+
+/// What keeps memory that grew, or that was there when memory ran out.
+pub(super) fn holders(outcome: &Outcome) -> Value {
+    let row =
+        |it: &Holder| json!({ "kind": it.kind, "text": it.text, "tensors": it.tensors, "bytes": it.bytes });
+    outcome.holders().map(row).collect()
 }
 
 /// The peaks of another run.

@@ -22,6 +22,8 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let mut sections = facts(outcome, target, &verdict);
     sections.push(Section::data("judged", json::judged(outcome, target, explained)));
     sections.push(Section::command("next", "Next", next::command(outcome, target, args)));
+    let holders = outcome.holders().map(|it| format!("kept by {}: {}", it.text, size(it.bytes)));
+    sections.push(Section::lines("holders", Rank::Head, holders).valued(json::holders(outcome)));
     sections.push(Section::lines("not_seen", Rank::Head, late::lines(outcome)));
     sections.extend(other_runs(outcome, target, shown));
     let hint = if let Verdict::Failed { hint, .. } = &outcome.verdict { hint.clone() } else { None };

@@ -73,7 +73,7 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
     let reached =
         reached.filter(|it| it.stake == Stake::Given && !known.contains(&(it.file.clone(), it.line)));
     let reached = reached.map(|SizedLine { file, line, .. }| {
-        let what = "a value of the device decides a size, with larger values elsewhere".to_owned();
+        let what = "a value read from the GPU decides a size, with larger values elsewhere".to_owned();
         (Some((file, line)), what, Stake::Open, 0)
     });
     let mut rows: Vec<Row> = Vec::new();
@@ -89,8 +89,35 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
         if let Some((file, line)) = place {
             row.lines.entry(file).or_default().insert(line);
         }
-    lines.extend(reads::of_loops(&outcome.reports).into_iter().map(|at| {
-        format!("{at}: a value read from the GPU ends the loop, assumed 0: the loop may run for more or fewer steps")
+    }
+    rows
+}
+
+/// Whether the run with the largest values knew none for this line.
+fn has_no_largest(outcome: &Outcome, file: &str, line: u64) -> bool {
+    let start = format!("--assume {}:{line}:", file_name(file));
+    let largest = outcome.with_largest.iter().flat_map(|largest| &largest.reports);
+    largest.flat_map(|report| &report.problems).any(|problem| problem.starts_with(&start))
+}
+
+impl Row {
+    fn count(&self) -> usize {
+        self.lines.values().map(BTreeSet::len).sum()
+    }
+
+    /// `train.py:5, 9, model.py:3`.
+    fn places(&self) -> String {
+        let of_file = |(file, lines): (&String, &BTreeSet<u64>)| {
+            let lines: Vec<String> = lines.iter().map(u64::to_string).collect();
+            format!("{file}:{}", lines.join(", "))
+        };
+        self.lines.iter().map(of_file).collect::<Vec<_>>().join(", ")
+    }
+
+    /// `train.py:5`, the first of them.
+    fn first(&self) -> String {
+        let first = self.lines.iter().find_map(|(file, lines)| Some((file, lines.first()?)));
+        first.map_or_else(|| "FILE:LINE".to_owned(), |(file, line)| format!("{file}:{line}"))
     }
 }
 

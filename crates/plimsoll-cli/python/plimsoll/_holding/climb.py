@@ -1,0 +1,205 @@
+"""From an object up to a name of the program's: breadth first over the objects that refer to it, as the collector knows
+them, until a module's variable, a class, or a variable of a running function is reached.
+
+The collector does not know the variables of running functions; they are read from the threads' frames. The walk holds
+objects only while it lasts.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import types
+from collections.abc import Iterable
+from types import FrameType
+from typing import Any
+
+from .objects import attributes, is_a, is_function, is_ours, locals_of, name_of_globals
+
+SECONDS = 2.0  # a walk may take
+WIDTH = 48  # objects of one level
+MOST = 400  # objects of one branch
+BRANCHES = 8  # holders of one object that are followed
+
+
+class Local:
+    """A variable of a running function."""
+
+    def __init__(self, name: str, frame: FrameType, thread: str | None) -> None:
+        self.name, self.function = name, frame.f_code.co_name
+        self.file, self.line, self.thread = frame.f_code.co_filename, frame.f_code.co_firstlineno, thread
+
+
+class Chain:
+    """The objects from the one whose holder is looked for up to the topmost that was found, and what that is."""
+
+    def __init__(self, objects: list[Any], root: Local | str | None, is_garbage: bool = False) -> None:
+        self.objects = objects
+        self.root = root  # a variable of a running function, the name of a module; None: neither
+        self.is_garbage = is_garbage  # only the collector would free it
+
+
+class Branch:
+    """The walk above one of the objects that refer to the start."""
+
+    def __init__(self, start: Any, holder: Any) -> None:
+        self.objects = {id(start): start, id(holder): holder}
+        self.below = {id(holder): id(start)}
+        self.frontier = [id(holder)]
+
+    def chain(self, top: int) -> list[Any]:
+        """From the start up to an object."""
+        found = [self.objects[top]]
+        while top in self.below:
+            top = self.below[top]
+            found.append(self.objects[top])
+        return found[::-1]
+
+
+class Climb:
+    """The roots of this moment, and walks up to them."""
+
+    def __init__(self) -> None:
+        self.until = time.monotonic() + SECONDS
+        self.modules = modules()
+        self.locals = running()
+        self.own: set[int] = set()  # addresses of our containers
+
+    def is_late(self) -> bool:
+        """Whether the time is up."""
+        return time.monotonic() > self.until
+
+    def chains(self, starts: tuple[Any, ...]) -> list[list[Chain]]:
+        """For each object, a chain for each that refers to it."""
+        branches = self.branches(starts)
+        found = [[Chain([it], root) for root in self.locals.get(id(it), ())] for it in starts]
+        self.own.update(id(chain.objects) for chains in found for chain in chains)
+        for nth, branch in branches:
+            self.arrive(branch, branch.frontier[0], found[nth])
+        while any(branch.frontier for _, branch in branches) and not self.is_late():
+            self.rise(branches, found)
+        ends = [(nth, branch, self.is_garbage(branch, branches, found)) for nth, branch in branches if branch.objects]
+        for nth, branch, is_garbage in ends:
+            found[nth].append(self.unnamed(branch, is_garbage))
+        return found
+
+    def branches(self, starts: tuple[Any, ...]) -> list[tuple[int, Branch]]:
+        """A branch for each object that refers to one of these, with the place of that one."""
+        found: list[tuple[int, Branch]] = []
+        for owner, below in self.referring(starts):
+            for nth, start in enumerate(starts):
+                if id(start) in below and sum(it == nth for it, _ in found) < BRANCHES:
+                    found.append((nth, Branch(start, owner)))
+                    self.own.add(id(found[-1][1].objects))
+        return found
+
+    def rise(self, branches: list[tuple[int, Branch]], found: list[list[Chain]]) -> None:
+        """All branches go up by one level."""
+        before = [(nth, branch, set(branch.frontier)) for nth, branch in branches if branch.frontier]
+        level = {it: branch.objects[it] for _, branch, frontier in before for it in frontier}
+        objects = tuple(level.values())
+        del level
+        for _, branch, _ in before:
+            branch.frontier = []
+        for owner, below in self.referring(objects):
+            for nth, branch, frontier in before:
+                mine = below & frontier
+                if mine and branch.objects and id(owner) not in branch.objects and len(branch.objects) < MOST:
+                    branch.objects[id(owner)] = owner
+                    branch.below[id(owner)] = next(iter(mine))
+                    if len(branch.frontier) < WIDTH:
+                        branch.frontier.append(id(owner))
+                    self.arrive(branch, id(owner), found[nth])
+
+    def arrive(self, branch: Branch, at: int, found: list[Chain]) -> None:
+        """Ends a branch where it has arrived at a root."""
+        obj = branch.objects[at]
+        root: Local | str | None = next(iter(self.locals.get(at, ())), None)
+        if root is None and type(obj) is dict:
+            root = self.modules.get(at) or name_of_globals(obj)
+        if root is None and not is_a(obj, type, types.ModuleType):
+            return
+        found.append(self.made(branch, at, root))
+        branch.objects.clear()
+        branch.frontier = []
+
+    def referring(self, objects: tuple[Any, ...]) -> list[tuple[Any, set[int]]]:
+        """The objects that refer to some of these, and the addresses of those that they refer to."""
+        wanted = {id(it) for it in objects}
+        found = []
+        for owner in gc.get_referrers(*objects):
+            if id(owner) not in self.own and not is_ours(owner):
+                below = wanted.intersection(map(id, gc.get_referents(owner)))
+                below.discard(id(owner))
+                if below:
+                    found.append((owner, below))
+        return found
+
+    def made(self, branch: Branch, top: int, root: Local | str | None, is_garbage: bool = False) -> Chain:
+        """The chain of a branch; its list is one of ours from here on."""
+        chain = Chain(branch.chain(top), root, is_garbage)
+        self.own.add(id(chain.objects))
+        return chain
+
+    def unnamed(self, branch: Branch, is_garbage: bool) -> Chain:
+        """The chain of a branch that has reached no root: up to a function, a generator, an exception, or an attribute."""
+        scopes = (types.FunctionType, types.GeneratorType, types.CoroutineType, BaseException)
+        above = [(at, obj) for at, obj in branch.objects.items() if at in branch.below]
+        tops = [at for at, obj in above if is_a(obj, *scopes)] or [
+            at for at, obj in above if attributes(obj) is not None
+        ]
+        return self.made(branch, tops[0] if tops else above[0][0], None, is_garbage)
+
+    def is_garbage(self, branch: Branch, branches: list[tuple[int, Branch]], found: list[list[Chain]]) -> bool:
+        """Whether all references to the objects above the start are among themselves: they are in a cycle."""
+        if branch.frontier or len(branch.objects) >= MOST or self.is_late():
+            return False
+        counts = dict.fromkeys(branch.objects, 0)
+
+        def count(objects: Iterable[Any]) -> None:
+            for at in map(id, objects):
+                if at in counts:
+                    counts[at] += 1
+
+        for at in branch.objects:
+            count(gc.get_referents(branch.objects[at]))
+        for _, other in branches:
+            count(other.objects.values())
+        for chain in (it for chains in found for it in chains):
+            count(chain.objects)
+        # One more for the call.
+        return all(sys.getrefcount(branch.objects[at]) - 1 <= counts[at] for at in branch.below)
+
+
+def modules() -> dict[int, str]:
+    """The modules' names by the address of their variables."""
+    found: dict[int, str] = {}
+    for name, module in list(sys.modules.items()):
+        own = attributes(module) if is_a(module, types.ModuleType) else None
+        if type(name) is str and own is not None:
+            found.setdefault(id(own), name)  # the first: `__main__` has other names, too
+    return found
+
+
+def running() -> dict[int, list[Local]]:
+    """The variables of all running functions by the address of their values."""
+    import threading
+
+    names = {}
+    for ident, thread in list(threading._active.items()):  # type: ignore[attr-defined]
+        kept = attributes(thread)
+        name = kept.get("_name") if kept is not None else None
+        names[ident] = name if type(name) is str else None
+    found: dict[int, list[Local]] = {}
+    mine = threading.get_ident()
+    frame: FrameType | None
+    # `frame` is None afterwards: this function's own frame would otherwise hold itself, and its callers' variables.
+    for ident, frame in sys._current_frames().items():
+        thread = None if ident == mine else names.get(ident) or str(ident)
+        while frame is not None:
+            if is_function(frame) and not is_ours(frame):
+                for name, value in locals_of(frame):
+                    found.setdefault(id(value), []).append(Local(name, frame, thread))
+            frame = frame.f_back
+    return found

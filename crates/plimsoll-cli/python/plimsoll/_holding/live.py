@@ -1,0 +1,144 @@
+"""The tensors of the process that Python knows, their bytes, and what their autograd graphs keep beside them.
+
+Storages are told apart by their address, and never read. Functions of PyTorch's subclasses and modes are off meanwhile,
+and no hook of saved tensors runs.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from .objects import MANY, class_dict, mro
+
+NODES = 50_000  # of the graphs that are looked at
+ELEMENTS = 500_000  # of a container that are counted
+
+
+class Tensors:
+    """PyTorch's tensors, as seen without their own code."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.base: Any = torch._C.TensorBase
+        self.kinds: dict[int, bool] = {}  # by the address of a class: whether its objects are plain tensors
+
+    def is_tensor(self, obj: Any) -> bool:
+        """Whether an object is a tensor with memory of its own: not one around others, as a DTensor."""
+        kind = type(obj)
+        known = self.kinds.get(id(kind))
+        if known is None:
+            known = self.kinds[id(kind)] = self.is_plain(kind)
+        return known
+
+    def is_plain(self, kind: type) -> bool:
+        """The same of a class."""
+        bases = mro(kind)
+        if not any(base is self.torch.Tensor for base in bases):
+            return False
+        own = bases[: next(at for at, base in enumerate(bases) if base is self.torch.Tensor)]
+        return not any("__torch_dispatch__" in class_dict(base) for base in own)
+
+    def quiet(self) -> Any:
+        """A context in which no `__torch_function__` runs."""
+        return self.torch._C.DisableTorchFunction()
+
+    def get(self, tensor: Any, name: str) -> Any:
+        """An attribute that PyTorch defines; None if the tensor has none."""
+        try:
+            return getattr(self.base, name).__get__(tensor)
+        except Exception:
+            return None
+
+    def storage(self, tensor: Any) -> tuple[int, int]:
+        """The address and bytes of a tensor's storage, the latter as the allocator rounds them; 0 for others."""
+        try:
+            storage = self.base.untyped_storage(tensor)
+            return storage._cdata, -(-storage.nbytes() // 512) * 512
+        except Exception:  # a sparse tensor, or none of this kind
+            return 0, 0
+
+    def is_on(self, tensor: Any, device: int | None) -> bool:
+        """Whether a tensor is on this GPU; all are if that is None."""
+        return device is None or bool(self.get(tensor, "is_cuda")) and self.get(tensor, "device").index == device
+
+    def all(self) -> list[Any]:
+        """All tensors that Python knows."""
+        return [it for it in gc.get_objects() if self.is_tensor(it)]
+
+    def owner_of_gradient(self, gradient: Any) -> Any:
+        """The tensor whose `.grad` this is."""
+        for it in gc.get_objects():
+            if self.is_tensor(it) and self.get(it, "is_leaf") and self.get(it, "grad") is gradient:
+                return it
+        return None
+
+    def content(self, many: Any) -> tuple[set[int], dict[int, int]]:
+        """The addresses of the tensors in a container and in those within it, and their storages with the bytes."""
+        left, looked = [many], 0
+        seen, found = {id(many)}, set()
+        storages: dict[int, int] = {}
+        while left and looked < ELEMENTS:
+            for it in gc.get_referents(left.pop()):
+                looked += 1
+                if self.is_tensor(it):
+                    found.add(id(it))
+                    address, size = self.storage(it)
+                    storages[address] = size
+                elif type(it) in MANY and id(it) not in seen:
+                    seen.add(id(it))
+                    left.append(it)
+        return found, storages
+
+    def graphs(self, roots: list[Any], device: int | None = None) -> list[dict[int, int]]:
+        """For each tensor the storages that the graph behind it saves for its backward pass, and their bytes. What several
+        share is the first one's.
+        """
+        seen: set[int] = set()
+        kept = []  # the nodes: their addresses are not used again meanwhile
+        found: list[dict[int, int]] = []
+        for root in roots:
+            own: dict[int, int] = {}
+            left = [self.get(root, "grad_fn")]
+            while left and len(seen) < NODES:
+                node = left.pop()
+                if node is not None and id(node) not in seen:
+                    seen.add(id(node))
+                    kept.append(node)
+                    saved = [it for it in self.saved_by(node) if self.is_tensor(it)]
+                    own.update(self.storage(it) for it in saved if self.is_on(it, device))
+                    left += [it for it, _ in attribute(node, "next_functions") or ()]
+            found.append(own)
+        return found
+
+    def order(self, tensor: Any) -> int:
+        """When a tensor's node was made, among those of its thread."""
+        number = attribute(self.get(tensor, "grad_fn"), "_sequence_nr")
+        return int(number()) if number is not None else 0
+
+    def saved_by(self, node: Any) -> list[Any]:
+        """The tensors that one node saves, without unpacking them."""
+        found = []
+        for base in mro(type(node)):
+            for name in list(class_dict(base)):
+                if type(name) is str and name.startswith("_raw_saved_"):
+                    try:
+                        value = class_dict(base)[name].__get__(node)
+                    except Exception:  # they are freed
+                        continue
+                    for it in value if type(value) in (tuple, list) else (value,):
+                        data = attribute(it, "data")  # PyTorch before 2.10 has none
+                        found += [] if data is None else [data]
+        return found
+
+
+def attribute(obj: Any, name: str) -> Any:
+    """A property that PyTorch's class of an object defines; None if it has none, or none any more."""
+    for base in mro(type(obj)):
+        found = class_dict(base).get(name)
+        if found is not None:
+            try:
+                return found.__get__(obj)
+            except Exception:
+                return None
+    return None

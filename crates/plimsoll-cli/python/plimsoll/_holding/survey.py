@@ -1,0 +1,126 @@
+"""What keeps the memory of a GPU beside the model and its optimizer: lists, dictionaries, attributes, closures, tracebacks,
+cycles, and autograd graphs that nothing frees.
+
+Of many tensors of one size a few are looked up, so 100,000 take little longer than ten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import re
+from typing import Any
+
+from .climb import Chain, Climb
+from .holder import Graphs, Holder, best, holder_of, text_of
+from .live import Tensors
+from .naming import parts
+from .objects import attributes, is_a
+
+GROUPS = 12  # groups of tensors that are looked up
+SAMPLES = 3  # tensors of each
+FEW = 3  # with fewer tensors a variable keeps what a step works with, and nothing of other steps
+
+
+class Survey:
+    """The holders at one moment, by their words without indices."""
+
+    def __init__(self, torch: Any, device: int | None) -> None:
+        self.known, self.device = Tensors(torch), device
+        self.found: dict[str, Holder] = {}
+        self.plain: set[str] = set()  # of them variables that keep a tensor or two
+        with self.known.quiet():
+            tensors, model = self.tensors(torch)
+            graphs = self.graphs(tensors, model)
+            climb = Climb()
+            climb.own.add(id(tensors))
+            self.look_up(self.groups(tensors, model, graphs), graphs, climb)
+
+    def tensors(self, torch: Any) -> tuple[list[Any], set[int]]:
+        """All tensors, and the storages of parameters, their gradients, buffers and the states of optimizers."""
+        known, tensors, model = self.known, [], set()
+        kinds: dict[int, str] = {}
+        bases = {"parameter": torch.nn.Parameter, "module": torch.nn.Module, "optimizer": torch.optim.Optimizer}
+        for it in gc.get_objects():
+            kind = kinds.get(id(type(it)))
+            if kind is None:
+                named = next((name for name, base in bases.items() if is_a(it, base)), "")
+                kind = kinds[id(type(it))] = named or ("tensor" if known.is_tensor(it) else "other")
+            if kind in ("tensor", "parameter"):
+                tensors.append(it)
+                if kind == "parameter" or known.get(it, "is_leaf") and known.get(it, "requires_grad"):
+                    model |= {known.storage(each)[0] for each in (it, known.get(it, "grad")) if each is not None}
+            elif kind != "other":
+                own = (attributes(it) or {}).get("_buffers" if kind == "module" else "state")
+                for state in [own, *dict.values(own)] if own is not None and is_a(own, dict) else ():
+                    model |= {known.storage(each)[0] for each in gc.get_referents(state) if known.is_tensor(each)}
+        return tensors, model
+
+    def graphs(self, tensors: list[Any], model: set[int]) -> Graphs:
+        """What the graphs behind tensors keep, by the tensors' addresses. A graph is its last tensor's."""
+        known = self.known
+        roots = [it for it in tensors if known.get(it, "grad_fn") is not None]
+        roots.sort(key=lambda it: -known.order(it))
+        saved = known.graphs(roots, self.device)
+        return {
+            id(root): {address: size for address, size in of.items() if address not in model}
+            for root, of in zip(roots, saved)
+            if not of.keys() <= model
+        }
+
+    def groups(self, tensors: list[Any], model: set[int], graphs: Graphs) -> list[list[Any]]:
+        """Tensors that keep about the same bytes, those groups that keep most."""
+        known, seen = self.known, model.union(*graphs.values())
+        groups: dict[Any, list[Any]] = {}
+        sizes: dict[Any, int] = {}
+        for it in tensors:
+            address, size = known.storage(it)
+            size = size if address not in seen and known.is_on(it, self.device) else 0
+            seen.add(address)
+            saved = sum(graphs.get(id(it), {}).values())
+            if size + saved:
+                key = str(known.get(it, "dtype")), (size + saved).bit_length(), saved > size
+                groups.setdefault(key, []).append(it)
+                sizes[key] = sizes.get(key, 0) + size + saved
+        return [groups[it] for it in sorted(groups, key=lambda it: -sizes[it])[:GROUPS]]
+
+    def look_up(self, groups: list[list[Any]], graphs: Graphs, climb: Climb) -> None:
+        """The holders of some tensors of each group."""
+        climb.own.update(map(id, groups))
+        samples = [some(it) for it in groups]
+        climb.own.update(map(id, samples))
+        chains = iter(climb.chains(tuple(it for group in samples for it in group)))
+        for group, of_group in zip(groups, samples):
+            for _ in of_group:
+                found = [(it, holder_of(it, self.known, graphs)) for it in best(next(chains))]
+                if found:
+                    # A list says more than the variable that has its latest tensor.
+                    self.add(*max(found, key=lambda it: it[1].tensors), len(group) // len(of_group))
+
+    def add(self, chain: Chain, holder: Holder, times: int) -> None:
+        """A holder of one tensor, which stands for some: of what its container keeps, otherwise of their share."""
+        part, key = parts(chain)[0], masked(text_of(chain))
+        if part.kind == "unknown":
+            return  # the arguments of a call that runs, mostly
+        is_variable = part.owner is None and part.kind in ("local", "global", "thread")
+        if is_variable and (part.many is None or holder.tensors < FEW):
+            self.plain.add(key)
+        before = self.found.get(key)
+        if part.many is None and key not in self.plain:
+            tensors, size = times * holder.tensors, times * holder.bytes
+            if before is not None:
+                tensors, size = tensors + before.tensors, size + before.bytes
+            self.found[key] = dataclasses.replace(holder, text=masked(holder.text), tensors=tensors, bytes=size)
+        elif before is None or before.bytes < holder.bytes:
+            self.found[key] = holder
+
+
+def masked(text: str) -> str:
+    """A holder's words without its indices."""
+    return re.sub(r"\[\d+\]", "[…]", text)
+
+
+def some(group: list[Any]) -> list[Any]:
+    """The first, the middle and the last of a group."""
+    last = len(group) - 1
+    return [group[at] for at in sorted({last * nth // (SAMPLES - 1) for nth in range(SAMPLES)})]

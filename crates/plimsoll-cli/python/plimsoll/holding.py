@@ -1,0 +1,54 @@
+"""What keeps a tensor's memory: `holders`.
+
+>>> import plimsoll, torch
+>>> class Trainer:
+...     history = []
+>>> Trainer.history.append(torch.ones(2))
+>>> print(*plimsoll.holders(Trainer.history[0]))  # doctest: +SKIP
+`Trainer.history` (list of 1 tensor), an attribute of the class
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from ._holding.climb import Chain, Climb
+from ._holding.holder import Holder, best, holder_of, text_of
+from ._holding.live import Tensors
+from ._holding.objects import is_a
+
+UNKNOWN = "nothing that Python's collector knows: C++ code holds it, or an object frozen by gc.freeze()"
+
+
+def holders(tensor: Any) -> list[Holder]:
+    """What keeps this tensor's memory: variables, containers, attributes, closures, tracebacks, graphs.
+
+    It takes a tenth of a second in most programs, and some seconds at most. It calls no code of the program's, keeps no
+    reference, and allocates nothing on the GPU. Another tensor that shares the memory has its own holders.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not is_a(tensor, torch.Tensor):
+        raise TypeError("holders() takes a tensor")
+    known = Tensors(torch)
+    size = known.storage(tensor)[1]
+    with known.quiet():
+        found = [holder_of(it, known) for it in chains(tensor)]
+        owner, root = known.owner_of_gradient(tensor), root_of_graph(tensor, known)
+        for kind, words, above in (("gradient", "`.grad`", owner), ("graph", "the autograd graph", root)):
+            named = [] if above is None else chains(above)[:1]
+            found += [Holder(kind, f"{words} of {text_of(it)}", 1, size) for it in named]
+    return list(dict.fromkeys(found)) or [Holder("unknown", UNKNOWN, 1, size)]
+
+
+def chains(obj: Any) -> list[Chain]:
+    """The chains from an object up to names, the most telling first."""
+    return best(Climb().chains((obj,))[0])
+
+
+def root_of_graph(tensor: Any, known: Tensors) -> Any:
+    """The tensor at the end of an autograd graph that saves this tensor's memory, if there is one beside its own."""
+    address = known.storage(tensor)[0]
+    roots = [it for it in known.all() if it is not tensor and known.get(it, "grad_fn") is not None]
+    roots.sort(key=lambda it: -known.order(it))
+    return next((root for root, saved in zip(roots, known.graphs(roots)) if address in saved), None)
