@@ -52,6 +52,9 @@ pub(super) fn render(plan: &Plan, whole_bytes: bool) -> String {
     if let Some(other) = other(plan) {
         let _ = writeln!(out, "{other}");
     }
+    for sentence in plan.candidates.first().map_or(&[][..], |base| &base.trial.graphs) {
+        let _ = writeln!(out, "as it is, {sentence}");
+    }
     let has_set = plan.chosen().is_some_and(|it| !it.set.is_empty());
     if let Some(peak) = plan.planned.as_ref().and_then(|it| it.peak.as_ref()).filter(|_| has_set) {
         let _ = writeln!(out, "the peak that remains is {peak}");

@@ -43,7 +43,7 @@
 //! | `shadows.py`, `shadow.py`, `bounds.py`, `experts.py` | values that are known without computing; equal shares of experts |
 //! | `finish.py`, `loops.py`, `growth.py` | the code after the steps; memory that grows where a loop is cut |
 //! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space it finds |
-//! | `warnings.py` | what a run without values cannot show |
+//! | `warnings.py`, `graphs.py` | what a run without values cannot show; graphs that no backward pass uses |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
 //! | `serve.py`, `questions.py` | the run that serves trials |

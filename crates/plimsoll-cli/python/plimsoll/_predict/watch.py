@@ -23,6 +23,7 @@ from . import compiled, patches, settings, sparse
 from . import device as standin
 from .failure import described
 from .finish import Finish
+from .graphs import Graphs
 from .growth import Growth
 from .reads import Reads
 from .settings import number
@@ -62,6 +63,7 @@ class Watch:
         self.finish_up = Finish(torch, is_library)
         self.growth = Growth(torch, is_library)
         self.warnings = Warnings(torch, is_library)
+        self.graphs = Graphs(torch, is_library, self.count)
         sparse.torch_save(torch)
         self.listening: int | None = (
             None  # the process whose thread waits for the stop file; a fork does not copy the thread
@@ -457,6 +459,8 @@ class Watch:
             loops=[row for row in (it.row() for it in self.finish_up.loops) if row],
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(),
+            graphs=[] if self.passes else self.graphs.rows(self.state == "ended"),
+            trains=bool(len(self.steps) or self.passes or self.graphs.asked),
             captures=self.warnings.captures,
             techniques=self.techniques.report() if self.techniques else [],
             refusal=self.refusal,

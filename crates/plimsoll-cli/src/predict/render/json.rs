@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::graphs;
 use super::limits::limits;
 use super::reads;
 use super::traces;
@@ -53,6 +54,7 @@ fn value(outcome: &Outcome, target: &Target, args: &PredictArgs) -> Value {
         })),
         "growth": outcome.growth.as_ref().map(growth),
         "warnings": warnings::lines(outcome, target.capacity_bytes(), size),
+        "unused_graphs": graphs::json(outcome),
         "exit": outcome.exit() as u8,
         "exact": outcome.is_exact(target),
         "judged": judged,

@@ -4,6 +4,7 @@ use std::fmt::Write;
 
 use plimsoll_trace::explain::Cause;
 
+use super::graphs;
 use super::limits::limits;
 use super::lines::{WIDTH, line, wrapped};
 use super::reads;
@@ -44,6 +45,7 @@ pub(crate) fn render(outcome: &Outcome, target: &Target, args: &PredictArgs) -> 
 /// The lines below the verdict: the next command, the peaks under other conditions, warnings.
 fn head(out: &mut String, outcome: &Outcome, target: &Target, args: &PredictArgs) {
     let size = |bytes: u64| args.shown.size(bytes);
+    graphs::sentences(outcome, size).iter().for_each(|sentence| line(out, sentence));
     // Writing to a `String` cannot fail.
     if let Some(next) = next(outcome, target, args) {
         let _ = writeln!(out, "Next: {next}");
