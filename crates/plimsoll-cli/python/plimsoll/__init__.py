@@ -34,6 +34,7 @@ from .memory_saving import (
     fused,
     no_foreach,
     offload,
+    offload_weights,
     split,
     step_in_backward,
 )
@@ -58,6 +59,7 @@ __all__ = [
     "fused",
     "no_foreach",
     "offload",
+    "offload_weights",
     "plan",
     "predict",
     "record",
