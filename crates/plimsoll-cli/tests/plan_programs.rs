@@ -113,8 +113,47 @@ fn a_program_that_never_calls_backward_is_judged_as_it_is() {
     assert!(summary(&plan(&torch, "--gpu=1GiB", "infers", 0)).contains("as it is"));
     let short = plan(&torch, "--gpu=60MiB", "infers", 4);
     assert!(summary(&short).contains("does NOT fit"), "{short}");
-    assert!(objection(&short, "checkpoint").contains("no module was called in training mode"), "{short}");
-    assert!(objection(&short, "free-grads").contains("no optimizer of torch.optim made a step"), "{short}");
+    assert!(objection(&short, "no-grad").contains("the program keeps no graph"), "{short}");
+}
+
+/// 48 MiB of weights, and 100 MiB of a graph, which the argument makes the program use or not.
+const GRAPH: &str = "
+import sys, torch, torch.nn as nn
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(512, 2048), nn.Linear(2048, 512)
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(x)))
+model = nn.Sequential(*[Block() for _ in range(6)]).eval().cuda()
+seen = []
+if sys.argv[1] == 'inside':
+    model[3].register_forward_hook(lambda module, args, result: seen.append(result))
+for _ in range(3):
+    x = torch.randn(512, 512, device='cuda', requires_grad=sys.argv[1] == 'saliency')
+    y = model(x)
+    if sys.argv[1] == 'saliency':
+        y.sum().backward()
+    if sys.argv[1] == 'inside':
+        torch.autograd.grad(seen[-1].sum(), model[2].down.weight)
+";
+
+#[needs(pytorch)]
+#[test]
+fn a_graph_that_nobody_uses_is_named_with_its_line_and_is_not_kept() {
+    let torch = Torch::new("plan-graph", GRAPH);
+    let predicted = |how| answer(&torch.predict(&["--json", "--gpu=T4"], &[how]), 0);
+    let plain = predicted("plain");
+    let graph = &plain["unused_graphs"][0];
+    assert!(graph["bytes"].as_u64().is_some_and(|bytes| bytes > 90 << 20), "{graph}");
+    assert_eq!((&graph["line"], &graph["calls"]), (&15.into(), &3.into()));
+    for how in ["saliency", "inside"] {
+        assert_eq!(predicted(how)["unused_graphs"], serde_json::json!([]), "{how}");
+    }
+    for (gpu, chosen) in [("--gpu=120MiB", "no-grad"), ("--gpu=64MiB", "offload-weights")] {
+        let plan = plan(&torch, gpu, "plain", 0);
+        assert!(plan["chosen"].as_str().is_some_and(|set| set.contains(chosen)), "{gpu}: {plan}");
+    }
 }
 
 /// Gradients of each sample, without a backward pass; or a model that fails under autocast by itself.

@@ -37,6 +37,7 @@ from .memory_saving import (
     fused,
     no_foreach,
     offload,
+    offload_weights,
     split,
     step_in_backward,
 )
@@ -63,6 +64,7 @@ __all__ = [
     "holders",
     "no_foreach",
     "offload",
+    "offload_weights",
     "plan",
     "predict",
     "record",

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from . import techniques
 from ._inject.sitecustomize import PACKAGE
 from .errors import RefusedError
-from .techniques import context, observers
+from .techniques import ALL, context, observers
 
 attached: weakref.WeakKeyDictionary[torch.nn.Module, list[Any]] = weakref.WeakKeyDictionary()
 patched: set[type] = set()
@@ -83,7 +82,7 @@ def attach(module: torch.nn.Module, technique: Any) -> Attached:
     patch(type(module))
     own.append(technique)
     # The outermost first, in the order of the package.
-    own.sort(key=lambda it: next(nth for nth, kind in enumerate(techniques.ALL) if isinstance(it, kind)))
+    own.sort(key=lambda it: next(nth for nth, kind in enumerate(ALL) if isinstance(it, kind)))
     return Attached(module, technique)
 
 
@@ -96,13 +95,15 @@ def patch(kind: type[torch.nn.Module]) -> None:
 
     @functools.wraps(original)
     def forward(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling() or type(self).forward is not forward or not applies(self):
+        is_plain = torch.compiler.is_compiling() or type(self).forward is not forward
+        techniques = [] if is_plain else applying(self)
+        if not techniques:
             return original(self, *args, **kwargs)
         inside = local.__dict__.setdefault("inside", set())
         inside.add(id(self))
         try:
             following = functools.partial(original, self)
-            for technique in reversed(attached[self]):
+            for technique in reversed(techniques):
                 following = functools.partial(call, technique, self, following)
             return following(*args, **kwargs)
         finally:
@@ -116,10 +117,13 @@ def call(technique: Any, module: torch.nn.Module, following: Any, *args: Any, **
     return technique.around(module, following, args, kwargs)
 
 
-def applies(module: torch.nn.Module) -> bool:
-    """Whether the techniques of a module apply to this call of it."""
-    if not attached.get(module) or not module.training or not torch.is_grad_enabled():
-        return False
+def applying(module: torch.nn.Module) -> list[Any]:
+    """The techniques of a module that apply to this call of it."""
     if torch._C._current_graph_task_id() != -1:
-        return False  # inside a backward pass: computed again
-    return id(module) not in local.__dict__.get("inside", ())
+        return []  # inside a backward pass: computed again
+    if id(module) in local.__dict__.get("inside", ()):
+        return []
+    own, is_recorded = attached.get(module, []), torch.is_grad_enabled()
+    if module.training and is_recorded:
+        return own
+    return [] if is_recorded else [it for it in own if getattr(it, "serves", False)]

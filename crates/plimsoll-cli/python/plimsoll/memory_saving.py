@@ -21,14 +21,23 @@ only: dict[str, Any] = {}  # techniques of which a process has one
 
 
 def checkpoint_blocks(
-    model: torch.nn.Module, every: int = 1, first: int | None = None, nested: bool = False
+    model: torch.nn.Module,
+    every: int = 1,
+    first: int | None = None,
+    nested: bool = False,
+    segments: bool | int = False,
 ) -> list[str]:
     """Computes the activations of the model's repeated blocks again in the backward pass, instead of keeping them.
 
     The blocks are the entries of the model's containers whose class occurs more than once: the layers of a
     transformer, the residual blocks of a ResNet; in a model without such entries, the modules whose class occurs more
-    than once. ``every=2`` takes every second one, ``first=4`` only the first four. With ``nested`` they are the
+    than once. ``every=2`` takes every second one and
+    leaves the others as they are, ``first=4`` only the first four. With ``nested`` they are the
     repeated blocks inside those, such as the blocks of a network's stages. Returns their names.
+
+    ``segments=8`` computes consecutive blocks again together, in 8 segments, and keeps the inputs of segments only; ``segments=True``
+    takes the square root of the number of blocks. As ``torch.utils.checkpoint.checkpoint_sequential``, in any model; a model without
+    repeated blocks is divided along its longest ``nn.Sequential``.
 
     Losses and parameters keep their bits, with dropout and batch normalization, too. Refused if the model has no such
     blocks, if ``torch.compile`` compiles it, or if it is already checkpointed. A cache for generation
@@ -36,20 +45,25 @@ def checkpoint_blocks(
     """
     if every < 1 or (first is not None and first < 1):
         raise ValueError(f"every={every}, first={first}: expected at least 1")
+    if segments < 0 or (segments and nested):
+        raise ValueError(f"segments={segments}: expected True or a number, without nested")
     from . import _attach  # noqa: F401  (refusals are exceptions)
     from .techniques import blocks
     from .techniques.checkpoint import MARK, Checkpoint, without_cache
 
     technique = only.setdefault("checkpoint", Checkpoint(None))
     technique.check(model)
-    found = blocks.nested(model) if nested else blocks.find(model)
+    found = blocks.nested(model) if nested else blocks.in_a_row(model) if segments else blocks.find(model)
     if not found:
         inside = " inside its blocks" if nested else ""
         raise RefusedError("checkpoint", f"the model has no repeated blocks{inside}")
     if any(MARK in block.__dict__ for _, block in found):
         raise RefusedError("checkpoint", "its blocks are already checkpointed")
     chosen = found[:first][::every]
-    technique.mark(model, chosen, len(found))
+    if segments:
+        technique.divide(model, chosen, None if segments is True else segments)
+    else:
+        technique.mark(model, chosen, len(found))
     without_cache(model, {})
     return [path for path, _ in chosen]
 
@@ -68,6 +82,22 @@ def offload(model: torch.nn.Module, percent: int = 95, least_bytes: int | str = 
     from .techniques.offload import Offload
 
     return _attach.attach(model, Offload(percent, sizes.parse(least_bytes)))
+
+
+def offload_weights(model: torch.nn.Module) -> None:
+    """Keeps the weights of the model's repeated blocks in pinned host memory, for a model that computes outputs only.
+
+    Each block gets its weights for its call, and the next block's are copied meanwhile: at most two blocks' weights are on the GPU. The
+    outputs keep their bits. Refused where the model has no repeated blocks, and where it is called outside of ``torch.no_grad()``.
+    """
+    from . import _attach  # noqa: F401  (refusals are exceptions)
+    from .techniques.offload_weights import OffloadWeights
+
+    technique = OffloadWeights(None)
+    if not technique.of(model):
+        raise RefusedError(technique.name, "the model has no repeated blocks")
+    technique.patch(lambda module: None)
+    model._apply(lambda tensor: tensor)
 
 
 def chunked_loss(model: torch.nn.Module, rows: int | None = None) -> Attached:

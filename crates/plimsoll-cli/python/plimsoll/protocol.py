@@ -168,6 +168,15 @@ class Wrote(TypedDict):
     bytes: int
 
 
+class Graph(TypedDict):
+    """Graphs of forward passes in evaluation that no backward pass uses."""
+
+    file: str
+    line: int
+    bytes: int
+    calls: int
+
+
 class CompileCaches(TypedDict):
     """The compile caches that a process would use again."""
 
@@ -223,6 +232,8 @@ class Report(TypedDict):
     loops: list[CutLoop]
     grew: bool
     warnings: list[Warning]
+    graphs: list[Graph]
+    trains: bool
     captures: int
     techniques: list[dict[str, Any]]  # what each did: name, applied, detail, lines, and more of some
     refusal: Refusal | None

@@ -70,6 +70,9 @@ def trained(change=None, kind=Model, steps=3, **options):
     [
         lambda model, optimizer: plimsoll.checkpoint_blocks(model),
         lambda model, optimizer: plimsoll.checkpoint_blocks(model, every=2),
+        lambda model, optimizer: plimsoll.checkpoint_blocks(model, segments=True),
+        lambda model, optimizer: plimsoll.checkpoint_blocks(model, segments=1),
+        lambda model, optimizer: (plimsoll.offload(model, 100, 1), plimsoll.checkpoint_blocks(model, segments=3)),
         lambda model, optimizer: plimsoll.offload(model, least_bytes=1),
         lambda model, optimizer: plimsoll.offload(model, 40, least_bytes=1),
         lambda model, optimizer: plimsoll.step_in_backward(optimizer),
@@ -88,7 +91,12 @@ def test_checkpointed_blocks_that_are_known_to_change_nothing_keep_their_bits(fr
 
 
 @pytest.mark.parametrize(
-    "change", [lambda model: plimsoll.checkpoint_blocks(model), lambda model: plimsoll.offload(model)]
+    "change",
+    [
+        lambda model: plimsoll.checkpoint_blocks(model),
+        lambda model: plimsoll.checkpoint_blocks(model, segments=2),
+        lambda model: plimsoll.offload(model),
+    ],
 )
 def test_parameters_that_stand_in_for_others_do_so_in_the_second_computation(change, fresh):
     # As in meta-learning: a step on copies of the parameters, and the gradient of the loss after it.
@@ -216,6 +224,30 @@ def test_checkpointed_blocks_keep_no_activations(fresh):
     plain, changed = Model(), Model()
     plimsoll.checkpoint_blocks(changed, every=2)
     assert kept(changed) == kept(plain) / 2 > 0
+
+
+def test_of_a_segment_only_its_input_stays(fresh):
+    # Sixteen blocks: the most tensors that are alive in a step.
+    def most(change):
+        model = nn.Sequential(*[nn.Sequential(nn.Linear(8, 8), nn.Tanh()) for _ in range(16)])
+        change(model)
+        alive, peak = weakref.WeakSet(), 0
+
+        class Mode(torch.utils._python_dispatch.TorchDispatchMode):
+            def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+                nonlocal peak
+                result = func(*args, **(kwargs or {}))
+                if isinstance(result, torch.Tensor) and result.shape == (64, 8):
+                    alive.add(result.untyped_storage())
+                peak = max(peak, len({it.data_ptr() for it in alive}))
+                return result
+
+        with Mode():
+            model(torch.randn(64, 8)).sum().backward()
+        return peak
+
+    each, four = (most(lambda model: plimsoll.checkpoint_blocks(model, **it)) for it in ({}, dict(segments=4)))
+    assert each >= 16 and four <= 14, (each, four)
 
 
 def kept_bytes(percent, backward=1):

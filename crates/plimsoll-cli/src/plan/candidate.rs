@@ -48,8 +48,9 @@ impl Candidate {
 
     /// Pinned host memory, in bytes, for the tensors that a step moves to the host.
     pub(super) fn pinned_bytes(&self) -> u64 {
-        let copying =
-            self.set.techniques().filter(|it| matches!(it.row().time, Time::Copies | Time::StepCopies));
+        let moves =
+            |it: &Technique| matches!(it.row().time, Time::Copies | Time::WeightCopies | Time::StepCopies);
+        let copying = self.set.techniques().filter(moves);
         copying.filter_map(|it| self.trial.technique(it.name())).map(|it| it.bytes).sum()
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Facts {
     pub(super) grows: bool,
     /// Whether it compiles its model.
     pub(super) compiles: bool,
+    /// Whether it only computes outputs: nothing reads a gradient.
+    pub(super) infers: bool,
     /// Whether there are repeated blocks inside its repeated blocks.
     pub(super) has_nested_blocks: bool,
 }

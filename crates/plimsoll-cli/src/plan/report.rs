@@ -21,6 +21,9 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     sections.push(Section::lines("checked", Rank::Head, plan.checked.clone()).valued(plan.checked.clone()));
     let other = other(plan);
     sections.push(Section::lines("alternative", Rank::Head, other.clone()).valued(other));
+    let unused = plan.candidates.first().map_or(&[][..], |base| &base.trial.graphs);
+    let unused = unused.iter().map(|sentence| format!("as it is, {sentence}"));
+    sections.push(Section::lines("unused_graphs", Rank::Head, unused));
     let peak = plan.planned.as_ref().and_then(|it| it.peak.as_ref()).filter(|_| has_set);
     let peak = peak.map(|peak| format!("the peak that remains is {peak}"));
     sections.push(Section::lines("", Rank::Head, peak));

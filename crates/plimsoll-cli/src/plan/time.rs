@@ -142,6 +142,7 @@ impl Work {
         for &(technique, value) in set.entries() {
             match (technique.row().time, technique.row().value) {
                 (Time::Again, _) => again = value.unwrap_or(self.blocks),
+                (Time::AllAgain, _) => again = self.blocks,
                 (Time::NestedAgain, _) => nested_again = value.unwrap_or(self.nested),
                 (Time::Parts, _) => parts = value.unwrap_or(1) as f64,
                 (Time::PartsAgain, _) => (parts, is_split) = (value.unwrap_or(1) as f64, true),
@@ -151,7 +152,7 @@ impl Work {
                 }
                 (Time::Sharded, _) => share = 1.0 / f64::from(devices),
                 (Time::Narrow, _) => is_narrow = !has_types,
-                (Time::Same | Time::Copies | Time::StepCopies | Time::Budget, _) => {}
+                (Time::Same | Time::Copies | Time::WeightCopies | Time::StepCopies | Time::Budget, _) => {}
             }
         }
         let (mut cost, mut flops, mut host_s) = (Cost::default(), 0.0, 0.0);
@@ -187,6 +188,11 @@ impl Work {
         let step_s = cost.step_s;
         let together = |a: f64, b: f64| a.max(b) + EXPOSED * a.min(b);
         cost.step_s = passes.map(|(part, moving)| together(step_s * part, moving)).iter().sum();
+        let fetching = set.techniques().filter(|it| it.row().time == Time::WeightCopies);
+        let fetched = fetching.map(reported).sum::<u64>();
+        cost.pcie_bytes += fetched;
+        let fetching_s = fetched as f64 / (PINNED * gpu.bandwidth.pcie_bytes_per_s as f64);
+        cost.step_s = together(cost.step_s, fetching_s);
         cost.step_s += 2.0 * in_step as f64 / (PINNED * gpu.bandwidth.pcie_bytes_per_s as f64);
         cost
     }
@@ -263,6 +269,7 @@ mod tests {
             ("checkpoint", 2e12),
             ("checkpoint=1", 1e12),
             ("checkpoint-nested", 1e12),
+            ("checkpoint-segments=1", 2e12),
             ("split=2", 3e12),
         ] {
             let cost = cost(set);

@@ -6,6 +6,7 @@ use super::facts::{Fact, Facts};
 use super::fit::Limits;
 use super::goal::Wish;
 use super::time::{Cost, Work};
+use crate::predict::trial::End;
 use crate::techniques::Set;
 
 /// All that a search has found.
@@ -80,6 +81,7 @@ impl Tried {
             known_before: self.known_before,
             grows: base.is_some_and(|it| it.trial.grows.is_some()),
             compiles: base.is_some_and(|it| it.trial.compiles),
+            infers: base.is_some_and(|it| it.trial.end == End::Ran && !it.trial.trains),
             has_nested_blocks: self.work(&Set::default()).is_some_and(|work| work.nested > 0),
         }
     }

@@ -44,7 +44,7 @@
 //! | `finish.py`, `loops.py`, `batches.py`, `growth.py` | the code after the steps; the training's largest batch; memory that grows where a loop is cut |
 //! | `late.py`, `lines.py`, `conditions.py`, `heavy.py` | code of the training loop that did not run yet: which it is, when it will, whether it matters |
 //! | `view.py`, `renames.py`, `space.py` | the private view of the file system in a fork; files that the program renames; the free space it finds |
-//! | `warnings.py` | what a run without values cannot show |
+//! | `warnings.py`, `graphs.py` | what a run without values cannot show; graphs that no backward pass uses |
 //! | `sparse.py`, `network.py` | saved models that take no space; the hosts that the program contacts |
 //! | `patches.py` | patches of PyTorch, so that a program takes the same path as on a GPU |
 //! | `serve.py`, `questions.py` | the run that serves trials |

@@ -13,7 +13,7 @@ use super::answer::Outcome;
 use super::gpu::Target;
 use super::launch::ended::Ended;
 use super::recording::job::Job;
-use super::render::{reads, sentences};
+use super::render::{graphs, reads, sentences};
 use super::run::Run;
 use crate::bytes;
 use crate::contents::Contents;
@@ -37,6 +37,10 @@ pub(crate) struct Trial {
     /// Whether torch.compile compiled anything.
     pub(crate) compiles: bool,
     pub(crate) techniques: Vec<Applied>,
+    /// Whether the program made an optimizer, or asked for a gradient.
+    pub(crate) trains: bool,
+    /// Graphs that no backward pass uses, in words.
+    pub(crate) graphs: Vec<String>,
     /// Lines where a value read from the GPU decides a size or a branch.
     pub(crate) decided: Vec<reads::Row>,
     /// What the peak consists of, if the run was recorded.
@@ -80,6 +84,8 @@ impl Trial {
             peaks_later: false,
             compiles: false,
             techniques: Vec::new(),
+            trains: false,
+            graphs: Vec::new(),
             decided: Vec::new(),
             contents: None,
             grows: None,
@@ -131,6 +137,8 @@ impl Trial {
             peaks_later: outcome.judged.as_ref().is_some_and(|judged| judged.report.peaks_later()),
             compiles: reports.iter().any(|report| report.compiles),
             techniques: outcome.techniques().to_vec(),
+            trains: reports.iter().any(|report| report.trains),
+            graphs: graphs::sentences(&outcome, |bytes| bytes::shown(bytes, false)),
             decided: reads::rows(reports),
             contents: analysis.map(|analysis| Contents::of(&analysis.explained)),
             grows: outcome.growth.as_ref().and_then(sentences::growth),

@@ -122,6 +122,12 @@ pub(crate) struct Report {
     /// What a run without values cannot show.
     #[serde(default)]
     pub(crate) warnings: Vec<Warning>,
+    /// Graphs of evaluations that no backward pass uses.
+    #[serde(default)]
+    pub(crate) graphs: Vec<UnusedGraph>,
+    /// Whether it made an optimizer, or asked for a gradient.
+    #[serde(default)]
+    pub(crate) trains: bool,
     /// CUDA graphs that were captured.
     #[serde(default)]
     pub(crate) captures: u64,
@@ -366,6 +372,18 @@ pub(crate) struct Warning {
 pub(crate) struct Wrote {
     pub(crate) path: PathBuf,
     pub(crate) bytes: u64,
+}
+
+/// Graphs of forward passes in evaluation that no backward pass uses (`graphs.py`).
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub(crate) struct UnusedGraph {
+    /// The line that calls the model.
+    pub(crate) file: String,
+    pub(crate) line: u64,
+    /// What they keep at once, at most.
+    pub(crate) bytes: u64,
+    /// The calls there.
+    pub(crate) calls: u64,
 }
 
 /// What a technique did in a process.

@@ -13,7 +13,7 @@ pub(super) const ROW: Row = Row {
     effort: 3,
     excludes: &[(Technique::StepInBackward, "accumulate adds all gradients at the end")],
     replaces: &[],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::Never,
     joins: Joins::Own,
     levels: Levels::Upward(PARTS),

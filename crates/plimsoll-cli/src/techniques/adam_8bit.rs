@@ -12,7 +12,7 @@ pub(super) const ROW: Row = Row {
     effort: 2,
     excludes: &[(Technique::Fsdp, "the 8-bit update knows no sharded parameters")],
     replaces: &[Technique::NoForeach, Technique::Fused],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::Changed,
     joins: Joins::Changed,
     levels: Levels::Default,

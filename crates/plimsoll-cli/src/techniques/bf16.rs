@@ -12,7 +12,7 @@ pub(super) const ROW: Row = Row {
     effort: 2,
     excludes: &[],
     replaces: &[],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::Never,
     joins: Joins::Own,
     levels: Levels::Default,

@@ -12,7 +12,7 @@ pub(super) const ROW: Row = Row {
     effort: 2,
     excludes: &[],
     replaces: &[],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::Always,
     joins: Joins::Own,
     levels: Levels::Blocks,

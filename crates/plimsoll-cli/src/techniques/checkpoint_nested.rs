@@ -13,7 +13,7 @@ pub(super) const ROW: Row = Row {
     effort: 2,
     excludes: &[(Technique::Checkpoint, "the nested blocks are inside the others")],
     replaces: &[],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::NestedBlocks,
     joins: Joins::Own,
     levels: Levels::Blocks,

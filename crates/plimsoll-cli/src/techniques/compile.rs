@@ -19,6 +19,7 @@ pub(super) const ROW: Row = Row {
     excludes: &[
         (Technique::Checkpoint, INSIDE),
         (Technique::CheckpointNested, INSIDE),
+        (Technique::CheckpointSegments, INSIDE),
         (Technique::Offload, INSIDE),
         (Technique::ChunkedLoss, INSIDE),
         (Technique::Accumulate, INSIDE),

@@ -25,7 +25,7 @@ pub(super) const ROW: Row = Row {
         (Technique::Compile, INSIDE),
     ],
     replaces: &[],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::SeveralGpus,
     joins: Joins::Own,
     levels: Levels::Default,

@@ -12,7 +12,7 @@ pub(super) const ROW: Row = Row {
     effort: 1,
     excludes: &[(Technique::NoForeach, "a fused optimizer makes no copies")],
     replaces: &[Technique::NoForeach],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::Optimizer,
     joins: Joins::Rounding,
     levels: Levels::Default,

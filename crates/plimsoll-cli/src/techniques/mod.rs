@@ -7,12 +7,13 @@
 //! | `technique.rs` | the names of the techniques in Rust |
 //! | `row.rs` | the facts about a technique |
 //! | `expandable.rs`, `free_grads.rs`, `step_in_backward.rs` | the rows, one technique per file: fewer gaps and gradients |
-//! | `checkpoint.rs`, `checkpoint_nested.rs`, `offload.rs` | fewer activations on the GPU |
+//! | `checkpoint.rs`, `checkpoint_nested.rs`, `checkpoint_segments.rs`, `offload.rs` | fewer activations on the GPU |
 //! | `offload_optimizer.rs`, `no_foreach.rs`, `fused.rs`, `adam_8bit.rs` | less optimizer state, fewer temporary copies |
 //! | `chunked_loss.rs`, `bf16.rs` | a smaller loss; a smaller type |
 //! | `split.rs`, `accumulate.rs` | the batch in parts |
 //! | `compile.rs`, `memory_budget.rs`, `no_compile.rs` | `torch.compile`, or none |
 //! | `fsdp.rs` | several GPUs |
+//! | `no_grad.rs`, `host_outputs.rs`, `offload_weights.rs`, `half.rs`, `bf16_weights.rs` | programs that only compute outputs |
 //! | `table.rs` | all rows, and the methods of a technique that read its row |
 //! | `set.rs` | the set of a `--with` |
 //! | `python.rs` | a set as the Python package reads it |
@@ -22,19 +23,25 @@
 mod accumulate;
 mod adam_8bit;
 mod bf16;
+mod bf16_weights;
 mod checkpoint;
 mod checkpoint_nested;
+mod checkpoint_segments;
 mod chunked_loss;
 mod compile;
 mod expandable;
 mod free_grads;
 mod fsdp;
 mod fused;
+mod half;
+mod host_outputs;
 mod memory_budget;
 mod no_compile;
 mod no_foreach;
+mod no_grad;
 mod offload;
 mod offload_optimizer;
+mod offload_weights;
 mod python;
 mod row;
 mod set;

@@ -12,7 +12,7 @@ pub(super) const ROW: Row = Row {
     effort: 1,
     excludes: &[],
     replaces: &[],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::Optimizer,
     joins: Joins::Rounding,
     levels: Levels::Default,

@@ -16,7 +16,7 @@ pub(super) const ROW: Row = Row {
         (Technique::Adam8bit, "the 8-bit update has states of its own"),
     ],
     replaces: &[],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::Always,
     joins: Joins::Identical,
     levels: Levels::Default,

@@ -56,9 +56,13 @@ pub(crate) enum Value {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Programs {
     All,
-    /// Those that compile their model.
+    /// Those that train.
+    Training,
+    /// Those that only compute outputs: nothing reads a gradient.
+    Inference,
+    /// Those that compile their model, and train.
     Compiled,
-    /// Those that do not.
+    /// Those that train and do not.
     Uncompiled,
 }
 
@@ -119,8 +123,12 @@ pub(crate) enum Time {
     Again,
     /// The same for the blocks inside blocks.
     NestedAgain,
+    /// The forward pass of all blocks runs twice.
+    AllAgain,
     /// Bytes move to the host and back, beside the computation.
     Copies,
+    /// Bytes move to the GPU in the forward pass, beside the computation.
+    WeightCopies,
     /// Bytes move to the GPU and back in the optimizer's step, with no computation beside them.
     StepCopies,
     /// Each operator runs in parts.

@@ -12,7 +12,7 @@ pub(super) const ROW: Row = Row {
     effort: 4,
     excludes: &[],
     replaces: &[Technique::FreeGrads],
-    programs: Programs::All,
+    programs: Programs::Training,
     alone: Alone::Always,
     joins: Joins::Identical,
     levels: Levels::Default,

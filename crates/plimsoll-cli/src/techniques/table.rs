@@ -3,13 +3,13 @@
 use super::row::{Row, Value};
 use super::technique::Technique;
 use super::{
-    accumulate, adam_8bit, bf16, checkpoint, checkpoint_nested, chunked_loss, compile, expandable,
-    free_grads, fsdp, fused, memory_budget, no_compile, no_foreach, offload, offload_optimizer, split,
-    step_in_backward,
+    accumulate, adam_8bit, bf16, bf16_weights, checkpoint, checkpoint_nested, checkpoint_segments,
+    chunked_loss, compile, expandable, free_grads, fsdp, fused, half, host_outputs, memory_budget,
+    no_compile, no_foreach, no_grad, offload, offload_optimizer, offload_weights, split, step_in_backward,
 };
 
 /// All of them.
-static ROWS: [Row; 18] = [
+static ROWS: [Row; 24] = [
     expandable::ROW,
     free_grads::ROW,
     step_in_backward::ROW,
@@ -28,6 +28,12 @@ static ROWS: [Row; 18] = [
     fsdp::ROW,
     adam_8bit::ROW,
     bf16::ROW,
+    checkpoint_segments::ROW,
+    no_grad::ROW,
+    host_outputs::ROW,
+    offload_weights::ROW,
+    half::ROW,
+    bf16_weights::ROW,
 ];
 
 impl Technique {

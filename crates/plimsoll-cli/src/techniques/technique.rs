@@ -22,6 +22,12 @@ pub(crate) enum Technique {
     Fsdp,
     Adam8bit,
     Bf16,
+    CheckpointSegments,
+    NoGrad,
+    HostOutputs,
+    OffloadWeights,
+    Half,
+    Bf16Weights,
 }
 
 /// What a technique does to losses and parameters, from the least to the most.

@@ -24,6 +24,7 @@ from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
 from .failure import described
 from .finish import Finish
+from .graphs import Graphs
 from .growth import Growth, allocated
 from .late import Late
 from .reads import Reads
@@ -67,6 +68,7 @@ class Watch:
         self.late = Late(torch, is_library)
         self.growing = Growing(torch)
         self.warnings = Warnings(torch, is_library, self.reads)
+        self.graphs = Graphs(torch, is_library, self.count)
         sparse.torch_save(torch)
         self.listening: int | None = (
             None  # the process whose thread waits for the stop file; a fork does not copy the thread
@@ -471,6 +473,8 @@ class Watch:
             loops=[row for row in (it.row() for it in self.finish_up.loops) if row],
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
+            graphs=[] if self.passes else self.graphs.rows(self.state == "ended"),
+            trains=bool(len(self.steps) or self.passes or self.graphs.asked),
             captures=self.warnings.captures,
             techniques=self.techniques.report() if self.techniques else [],
             refusal=self.refusal,

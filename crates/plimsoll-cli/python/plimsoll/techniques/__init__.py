@@ -22,25 +22,35 @@ from .accumulate import Accumulate
 from .adam_8bit import Adam8bit
 from .autocast import Autocast
 from .checkpoint import Checkpoint, CheckpointNested
+from .checkpoint_segments import CheckpointSegments
 from .chunked_loss import ChunkedLoss
 from .compile import Compile
 from .count import Count
 from .expandable import Expandable
 from .free_grads import FreeGrads
 from .fsdp import Fsdp
+from .host_outputs import HostOutputs
 from .memory_budget import MemoryBudget
 from .no_compile import NoCompile
+from .no_grad import NoGrad
 from .offload import Offload
 from .offload_optimizer import OffloadOptimizer
+from .offload_weights import OffloadWeights
 from .optimizers import Fused, NoForeach
 from .split import Split
 from .step_in_backward import StepInBackward
+from .weights import Bf16Weights, Half
 
 # The outermost first: each wraps those after it.
 ALL = (
     Count,
     Expandable,
     NoCompile,
+    NoGrad,
+    HostOutputs,
+    Half,
+    Bf16Weights,
+    OffloadWeights,
     FreeGrads,
     MemoryBudget,
     NoForeach,
@@ -56,6 +66,7 @@ ALL = (
     Offload,
     Checkpoint,
     CheckpointNested,
+    CheckpointSegments,
     ChunkedLoss,
 )
 

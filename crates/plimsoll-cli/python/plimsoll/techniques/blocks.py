@@ -37,6 +37,13 @@ def nested(root: Any) -> list[tuple[str, Any]]:
     return found if len(found) > len(find(root)) else []
 
 
+def in_a_row(root: Any) -> list[tuple[str, Any]]:
+    """The repeated blocks of a model, or else the modules of its longest `nn.Sequential`."""
+    rows = [(path, it) for path, it in root.named_modules() if type(it) is torch.nn.Sequential]
+    path, longest = max(rows, key=lambda row: len(row[1]), default=("", torch.nn.Sequential()))
+    return find(root) or [(f"{path}.{name}" if path else name, it) for name, it in longest.named_children()]
+
+
 def repeated(modules: Any) -> set[type]:
     """The classes that occur more than once among the modules that may be blocks."""
     kinds = [type(it) for it in modules if may_be_block(it)]

@@ -16,7 +16,7 @@ import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 from torch.utils.checkpoint import checkpoint
 
-from . import again, blocks, context, each, observers, roots
+from . import again, blocks, context, each, observers, roots, segments
 
 PLAIN = (bool, int, float, str)
 MARK = "_plimsoll_checkpoint"
@@ -49,7 +49,7 @@ class Checkpoint:
         # By model: whether a call drew from the generators of Python and NumPy.
         self.drew: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
         self.draws = True  # whether this call may, so that their states are kept for each block, which takes time
-        self.running = threading.local()  # `inside`: whether a block is
+        self.running = threading.local()  # `inside`: whether a block is; `segment`: that of the last one
         self.repeats = blocks.Repeats()
 
     def begin(self) -> None:
@@ -90,6 +90,13 @@ class Checkpoint:
             # A library's own call is for the innermost blocks.
             is_all = len(chosen) == of and (self.find is blocks.nested or not blocks.nested(root))
             self.lines.append((type(root).__name__, lines(root, [path for path, _ in chosen], is_all)))
+
+    def divide(self, root: Any, found: Any, number: int | None) -> int:
+        """Checkpoints these blocks in this many segments, by default the root of their number. Returns how many."""
+        number = min(number or round(len(found) ** 0.5), len(found))
+        self.mark(root, found, len(found))
+        segments.mark([block for _, block in found], number)
+        return number
 
     def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         without_cache(root, kwargs)
@@ -143,6 +150,8 @@ class Checkpoint:
         """Calls a block, whose activations are computed again in the backward pass."""
         if self.is_inside():
             return original(block, *args, **kwargs)
+        if segments.marked(block):
+            return self.in_segment(block, original, args, kwargs)
         if again.is_plain(block, self.draws) and are_plain(args, kwargs):
             plain = functools.partial(self.inside, original, block, **kwargs)
             return checkpoint(plain, *args, use_reentrant=False)
@@ -161,12 +170,27 @@ class Checkpoint:
         )
         if not self.takes and tree_flatten((args, kwargs))[1] != structure:
             self.takes = True
+        self.end(block, state)
+        return result
+
+    def in_segment(
+        self, block: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """The same for a block in a segment, which is computed again as a whole."""
+        segment = segments.of(block, getattr(self.running, "segment", None))
+        self.running.segment = weakref.ref(segment)
+        state = again.First(block, self.draws)
+        result = segment.call(block, functools.partial(self.inside, original), state, args, kwargs)
+        self.end(block, state)
+        return result
+
+    def end(self, block: Any, state: Any) -> None:
+        """After the first computation: refuses a block whose state before it is not known."""
         name = state.end()
         if name is not None:
             context.refuse(
                 self.name, f"{block.__dict__[MARK]} changes its buffer {name}, whose value before is not known"
             )
-        return result
 
     def inside(self, original: Callable[..., Any], block: Any, /, *args: Any, **kwargs: Any) -> Any:
         """Runs a block's own forward function."""

@@ -35,14 +35,15 @@ def culprit(failure: BaseException) -> str | None:
     frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(failure.__traceback__)]
     own = next((it for it in reversed(frames) if not is_around(it)), "")
     if type(failure).__name__ == "CheckpointError":
-        return next((it for it in names if it in ("checkpoint", "checkpoint-nested", "split")), None)
+        return next((it for it in names if it.startswith("checkpoint") or it == "split"), None)
     if not own.startswith(FROZEN):
         return None
     # A file that several techniques share has no technique's name: the next one further out does.
     ours = [it[len(FROZEN) : -1].replace("_", "-") for it in reversed(frames) if it.startswith(FROZEN)]
     shared = {"lazy-logits": "chunked-loss", "autocast": "bf16", "again": "checkpoint", "memory-budget": "compile"}
-    if "checkpoint-nested" in names:
-        shared.update(checkpoint="checkpoint-nested", again="checkpoint-nested")
+    for name in ("checkpoint-nested", "checkpoint-segments"):
+        if name in names:
+            shared.update(checkpoint=name, again=name, segments=name)
     named = (shared.get(it, it) for it in ours)
     return next((it for it in named if it in names), next(iter(names), None))
 
@@ -78,11 +79,13 @@ def unread() -> AbstractContextManager[None]:
 
 def program_line() -> str | None:
     """The innermost line of the program, as `train.py:12`."""
+    import os
+
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         file = frame.f_code.co_filename
         if not is_library(file):
-            return f"{file}:{frame.f_lineno}"
+            return f"{file.removeprefix(os.path.join(os.getcwd(), ''))}:{frame.f_lineno}"
         frame = frame.f_back
     return None
 

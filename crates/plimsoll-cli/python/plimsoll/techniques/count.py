@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from . import blocks, context, observers
+from . import blocks, context, observers, roots
 
 # They start no kernel.
 FREE = set(
@@ -29,6 +29,7 @@ class Count:
     """The work of one step."""
 
     name = "count"
+    serves = True
 
     def __init__(self, value: int | None) -> None:
         self.phase = "rest"
@@ -83,12 +84,22 @@ class Count:
         if self.mode is None:
             self.mode = Mode(self)
             self.mode.__enter__()
+        if not roots.begins(torch, root):
+            result = following(*args, **kwargs)
+            self.called()
+            return result
         self.phase = "root"
         self.repeats.begin()
         try:
             return following(*args, **kwargs)
         finally:
             self.phase = "rest"
+
+    def called(self) -> None:
+        """A model of a program that reads no gradient was called: that is a step. The one with the most FLOPs counts."""
+        if flops(self.work) >= flops(self.least):
+            self.least = self.work
+        self.work = {}
 
     def stepped(self, optimizer: Any) -> None:
         """A step is done once every optimizer has stepped, which the host counts."""

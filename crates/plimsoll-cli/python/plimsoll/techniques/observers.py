@@ -13,11 +13,13 @@ from typing import Any
 from . import context
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
+asked: list[bool] = []  # for gradients
 listeners: dict[str, list[Callable[..., Any]]] = {
     "made": [],
     "zeroed": [],
     "stepped": [],
     "backward": [],
+    "gradient": [],
     "clipped": [],
     "scaled": [],
     "loss": [],
@@ -33,6 +35,11 @@ def tell(what: str, *args: Any) -> None:
     """Calls all listeners of this kind."""
     for listener in listeners[what]:
         listener(*args)
+
+
+def trains() -> bool:
+    """Whether the program has an optimizer, or has asked for gradients."""
+    return bool(len(optimizers) or asked)
 
 
 def install(torch: Any) -> None:
@@ -74,17 +81,28 @@ def watch_optimizers(torch: Any) -> None:
 
 
 def watch_backward(torch: Any) -> None:
-    """Backward passes."""
+    """Backward passes, and single gradients."""
     backward = torch.autograd.backward
 
     @functools.wraps(backward)
     def called(*args: Any, **kwargs: Any) -> Any:
         if not context.active:
             return backward(*args, **kwargs)
+        asked[:] = [True]
         tell("backward")
         return context.guarded(backward, *args, **kwargs)
 
     torch.autograd.backward = called
+    gradient = torch.autograd.grad
+
+    @functools.wraps(gradient)
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        if context.active:
+            asked[:] = [True]
+            tell("gradient")
+        return gradient(*args, **kwargs)
+
+    torch.autograd.grad = grad
 
 
 def watch_clipping(torch: Any) -> None:

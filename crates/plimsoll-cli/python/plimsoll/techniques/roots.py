@@ -2,6 +2,9 @@
 
 A root is a module that is called with gradients enabled, in training mode, not from another module. DDP is
 transparent: the module inside is the root. A block that is computed again in the backward pass is not one.
+
+In a program that reads no gradient so far, every outermost call of a module is one for the techniques that serve such
+programs (`serves`).
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import context
+from . import context, observers
 
 local = threading.local()
 seen: weakref.WeakSet[Any] = weakref.WeakSet()  # roots
+served: weakref.WeakSet[Any] = weakref.WeakSet()  # those of programs that read no gradient
 inner: weakref.WeakSet[Any] = weakref.WeakSet()  # modules inside them
 kinds: list[str] = []  # the classes of the roots
 TRANSPARENT = ("DistributedDataParallel",)
@@ -25,11 +29,14 @@ def install(torch: Any) -> None:
     original = torch.nn.Module.__call__
 
     def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not context.active or is_inside() or not begins(torch, self):
+        if not context.active or is_inside():
+            return original(self, *args, **kwargs)
+        trains = begins(torch, self)
+        if not trains and not serves(torch, self):
             return original(self, *args, **kwargs)
         local.inside = True
         try:
-            return context.guarded(call, self, original, args, kwargs)
+            return context.guarded(call, self, original, trains, args, kwargs)
         finally:
             local.inside = False
 
@@ -53,18 +60,28 @@ def begins(torch: Any, module: Any) -> bool:
     return module in seen or any(parameter.requires_grad for parameter in module.parameters())
 
 
-def call(root: Any, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def serves(torch: Any, module: Any) -> bool:
+    """Whether this call of a module is an outermost one of a program that reads no gradient."""
+    if torch.compiler.is_compiling() or observers.trains() or module in seen or module in inner:
+        return False
+    return torch._C._current_graph_task_id() == -1 and next(module.parameters(), None) is not None
+
+
+def call(root: Any, original: Callable[..., Any], trains: bool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Calls a root, with the techniques around it."""
-    if root not in seen:
-        seen.add(root)
+    techniques = [it for it in context.active if trains or getattr(it, "serves", False)]
+    known = seen if trains else served
+    if root not in known:
+        known.add(root)
         kinds.append(type(root).__name__)
-        inner.update(module for module in root.modules() if module is not root)
-        for technique in context.active:
+        if trains:
+            inner.update(module for module in root.modules() if module is not root)
+        for technique in techniques:
             first = getattr(technique, "first", None)
             if first is not None:
                 first(root)
     following: Callable[..., Any] = lambda *args, **kwargs: original(root, *args, **kwargs)
-    for technique in reversed(context.active):
+    for technique in reversed(techniques):
         around = getattr(technique, "around", None)
         if around is not None:
             following = wrapped(around, root, following)

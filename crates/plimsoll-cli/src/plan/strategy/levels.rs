@@ -5,6 +5,9 @@ use super::super::goal::Goal;
 use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Levels, Set, Technique};
 
+/// With fewer blocks, segments of them keep about as much as a checkpoint of each.
+const SEGMENTED: u64 = 9;
+
 impl Pass<'_> {
     /// Tries the techniques for a program that compiles its training step: expandable segments, which reuse
     /// the first trial's compiled code from the caches, and smaller parts of the activations, each of which
@@ -89,6 +92,12 @@ impl Pass<'_> {
             if self.tried(&least)?.has_room() && !self.goal().is_memory() {
                 return self.fewest_blocks(set);
             }
+            if let Some(segments) = self.segments(set, &least)? {
+                least = segments;
+                if self.has_room() && !self.goal().is_memory() {
+                    return Ok(());
+                }
+            }
         }
         if parts {
             for name in [Technique::Accumulate, Technique::Split] {
@@ -104,6 +113,21 @@ impl Pass<'_> {
             }
         }
         Ok(())
+    }
+
+    /// This set with segments of blocks, if that needs less memory than `each`, with a checkpoint of each block.
+    fn segments(&mut self, set: &Set, each: &Set) -> Result<Option<Set>, Missing> {
+        let technique = Technique::CheckpointSegments;
+        let has_failed = self.seen.iter().any(|it| it.set.has(technique) && !it.is_effective());
+        if self.blocks != Technique::Checkpoint || has_failed || self.tried(each)?.blocks < SEGMENTED {
+            return Ok(None);
+        }
+        let each = self.tried(each)?;
+        let segments = set.with(technique, None);
+        if segments.conflict().is_some() {
+            return Ok(None);
+        }
+        Ok(self.tried(&segments)?.saves_beside(each).then_some(segments))
     }
 
     /// Tries this set with the batch in more and more parts, until it fits. Returns whether the technique

@@ -14,10 +14,12 @@
 //! | `levels.rs` | what is tried on top of a set, and how few blocks, bytes or parts are enough |
 //! | `polish.rs` | the end of a search for the least memory or the fastest step |
 //! | `near.rs`, `trade.rs` | sets that differ a little; the end of a search for the cheapest set that fits |
+//! | `inference.rs` | the search for programs that only compute outputs |
 //! | `order.rs` | the order of all this |
 //! | `worlds.rs` | its test in random worlds |
 
 mod choice;
+mod inference;
 mod levels;
 mod near;
 mod order;

@@ -28,6 +28,9 @@ impl Pass<'_> {
         if is_hopeless || (goal == Goal::Fit && is_fit) {
             return Ok(());
         }
+        if self.facts.infers {
+            return self.inference();
+        }
         // Each trial compiles, so the technique that is made for such programs comes first.
         let compiles = self.facts.compiles && self.facts.wish.numbers >= Numbers::Rounding;
         if compiles && self.budgets()? {
@@ -62,7 +65,8 @@ impl Pass<'_> {
             Alone::Changed => self.facts.wish.numbers == Numbers::Changed,
             Alone::Never => false,
         };
-        let mut first: Vec<Technique> = Technique::all().filter(is_first).collect();
+        let mut first: Vec<Technique> =
+            Technique::all().filter(|it| self.is_meant(*it)).filter(is_first).collect();
         first.sort_by_key(|it| it.row().alone);
         first
     }
@@ -154,5 +158,6 @@ impl Pass<'_> {
 
 /// Whether a technique recomputes or copies.
 fn takes_time(technique: Technique) -> bool {
-    matches!(technique.row().time, Time::Again | Time::NestedAgain | Time::Copies | Time::StepCopies)
+    use Time::{Again, AllAgain, Copies, NestedAgain, StepCopies};
+    matches!(technique.row().time, Again | NestedAgain | AllAgain | Copies | StepCopies)
 }

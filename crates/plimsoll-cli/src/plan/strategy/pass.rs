@@ -137,13 +137,22 @@ impl<'a> Pass<'a> {
         })
     }
 
+    /// Whether a technique is for such programs.
+    pub(super) fn is_meant(&self, technique: Technique) -> bool {
+        let Facts { infers, compiles, .. } = *self.facts;
+        match technique.row().programs {
+            Programs::All => true,
+            Programs::Training => !infers,
+            Programs::Inference => infers,
+            Programs::Compiled => compiles && !infers,
+            Programs::Uncompiled => !compiles && !infers,
+        }
+    }
+
     /// Whether the program can run with this technique; true if unknown. Some techniques are only for
     /// programs that compile, some for those that do not.
     pub(super) fn is_possible(&self, technique: Technique) -> bool {
-        if matches!(
-            (technique.row().programs, self.facts.compiles),
-            (Programs::Compiled, false) | (Programs::Uncompiled, true)
-        ) {
+        if !self.is_meant(technique) {
             return false;
         }
         let alone = self.seen.iter().find(|it| it.is_alone(technique));

@@ -95,7 +95,8 @@ impl World {
     fn run(&self, technique: Technique) -> Ran {
         let thing = 100 + technique as u64;
         let row = technique.row();
-        if row.programs == Programs::Compiled
+        if matches!(row.programs, Programs::Compiled | Programs::Inference)
+            || row.time == Time::AllAgain
             || (row.name == "checkpoint-nested" && !self.random.is_less(3, 0.2))
         {
             return Ran::Idle(vec![technique]);
@@ -251,6 +252,7 @@ impl World {
             known_before: 0,
             grows: false,
             compiles: false,
+            infers: false,
             has_nested_blocks: self.random.is_less(3, 0.2),
         }
     }

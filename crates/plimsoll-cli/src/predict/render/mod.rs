@@ -7,6 +7,7 @@
 //! | `reads.rs`, `cut_loops.rs`, `traces.rs` | values that were read, loops that were cut, files that were not written |
 //! | `sentences.rs` | the verdict, and growth |
 //! | `late.rs` | code of the training loop that did not run |
+//! | `graphs.rs` | graphs that no backward pass uses |
 //! | `limits.rs`, `warnings.rs` | what the figures assume and leave out |
 //! | `memory.rs` | the ledger of the GPU, the peaks, the processes, the largest owners |
 //! | `next.rs` | the next command |
@@ -14,6 +15,7 @@
 //! | `report.rs` | the report: its sections, of which texts, JSON and page are views |
 
 pub(super) mod cut_loops;
+pub(super) mod graphs;
 pub(super) mod json;
 mod late;
 mod limits;

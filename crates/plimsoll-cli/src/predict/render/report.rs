@@ -3,7 +3,7 @@
 use plimsoll_trace::report::{Brief, Rank, Report, Section};
 
 use super::limits::limits;
-use super::{json, late, memory, next, reads, sentences, traces, warnings};
+use super::{graphs, json, late, memory, next, reads, sentences, traces, warnings};
 use crate::explain;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
@@ -21,6 +21,8 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let explained = explanation.as_ref().map(Report::json);
     let mut sections = facts(outcome, target, &verdict);
     sections.push(Section::data("judged", json::judged(outcome, target, explained)));
+    let unused = graphs::sentences(outcome, size);
+    sections.push(Section::lines("unused_graphs", Rank::Head, unused).valued(graphs::json(outcome)));
     sections.push(Section::command("next", "Next", next::command(outcome, target, args)));
     let holders = outcome.holders().map(|it| format!("kept by {}: {}", it.text, size(it.bytes)));
     sections.push(Section::lines("holders", Rank::Head, holders).valued(json::holders(outcome)));

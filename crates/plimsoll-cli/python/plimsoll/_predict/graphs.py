@@ -1,0 +1,124 @@
+"""Graphs of forward passes in evaluation that no backward pass uses: `torch.no_grad()` would have saved their memory.
+
+A graph counts as used once the backward pass comes to the node of a result, or, in a program without an optimizer, once
+anything asks for a gradient: it may begin at a tensor inside, as for a map of what the model looks at.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import weakref
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+from .. import protocol
+from .growth import allocated
+
+
+class Line:
+    """The calls of models at one line of the program."""
+
+    def __init__(self) -> None:
+        self.calls = self.bytes = self.most_bytes = 0  # of graphs that are there now, and at most
+        self.is_used = False
+        self.step = 0  # the program's step at the last call
+
+    def free(self, bytes: int) -> None:
+        """The result of a call is gone, and its graph with it."""
+        self.bytes -= bytes
+
+
+class Graphs:
+    """Watches the outermost calls of modules in evaluation with gradients enabled."""
+
+    def __init__(self, torch: Any, is_library: Callable[[str], bool], step: Callable[[], int]) -> None:
+        self.torch, self.is_library, self.step = torch, is_library, step
+        self.lines: dict[tuple[str, int], Line] = {}
+        self.running = threading.local()
+        self.asked = False  # for gradients
+        self.watch_calls()
+
+    def watch_calls(self) -> None:
+        """Patches the call of modules, and what asks for single gradients."""
+        torch, graphs = self.torch, self
+        module, gradient = torch.nn.Module, torch.autograd.grad
+        original = module.__call__
+
+        def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self.training or graphs.is_inside() or not graphs.begins():
+                return original(self, *args, **kwargs)
+            graphs.running.inside = True
+            try:
+                return graphs.call(original, self, args, kwargs)
+            finally:
+                graphs.running.inside = False
+
+        @functools.wraps(gradient)
+        def grad(*args: Any, **kwargs: Any) -> Any:
+            self.asked = True
+            return gradient(*args, **kwargs)
+
+        __call__.__wrapped__ = original  # type: ignore[attr-defined]
+        module.__call__ = __call__
+        torch.autograd.grad = grad
+
+    def is_inside(self) -> bool:
+        """Whether such a call is running in this thread."""
+        return getattr(self.running, "inside", False)
+
+    def begins(self) -> bool:
+        """Whether a call of a module may keep a graph that nobody uses."""
+        torch = self.torch
+        is_recorded = torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+        return is_recorded and bool(torch.cuda.is_initialized())
+
+    def call(self, original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls it, and notes what its graph keeps beside its results."""
+        torch = self.torch
+        before = self.level()
+        result = original(module, *args, **kwargs)
+        leaves = [it for it in torch.utils._pytree.tree_leaves(result) if isinstance(it, torch.Tensor) and it.is_cuda]
+        made = [it for it in leaves if it.grad_fn is not None]
+        storages = {it.untyped_storage()._cdata: it.untyped_storage().nbytes() for it in leaves}
+        kept = self.level() - before - sum(storages.values())
+        place = self.place()
+        if not made or kept <= 0 or place is None:
+            return result
+        line = self.lines.setdefault(place, Line())
+        line.calls += 1
+        line.bytes += kept
+        line.most_bytes = max(line.most_bytes, line.bytes)
+        line.step = self.step()
+        weakref.finalize(made[0], line.free, kept).atexit = False
+        for tensor in made:
+            tensor.grad_fn.register_prehook(functools.partial(use, line))
+        return result
+
+    def level(self) -> int:
+        """Allocated bytes of all devices."""
+        return sum(allocated(self.torch, it) for it in range(self.torch.cuda.device_count()))
+
+    def place(self) -> tuple[str, int] | None:
+        """The innermost line of the program on the stack."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and self.is_library(frame.f_code.co_filename):
+            frame = frame.f_back
+        return frame and (frame.f_code.co_filename, frame.f_lineno)
+
+    def rows(self, is_over: bool) -> list[protocol.Graph]:
+        """Rows for the report. Of a program that was stopped, a graph of its last step may still have been used."""
+        if self.asked:
+            return []
+        return [
+            protocol.Graph(file=file, line=number, bytes=line.most_bytes, calls=line.calls)
+            for (file, number), line in self.lines.items()
+            if not line.is_used and (is_over or line.step < self.step())
+        ]
+
+
+def use(line: Line, *gradients: Any) -> None:
+    """A backward pass uses the graph of a call."""
+    line.is_used = True

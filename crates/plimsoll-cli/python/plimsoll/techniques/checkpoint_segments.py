@@ -1,0 +1,46 @@
+"""Checkpoints segments of the model's repeated blocks, or of its longest `nn.Sequential`: only the inputs of segments
+stay. The same numbers.
+
+With √N segments of N blocks, about 2 √N of the blocks' inputs and results are there at once, where a checkpoint of
+each block keeps N; as `torch.utils.checkpoint.checkpoint_sequential` does, but inside of any model, and for the last
+segment, too: what follows it needs memory as well.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import blocks, context, each, roots
+from .checkpoint import Checkpoint
+
+LEAST = 4  # blocks
+
+
+class CheckpointSegments(Checkpoint):
+    """Checkpoints segments of the blocks of each model."""
+
+    name = "checkpoint-segments"
+    none = f"the model has no {LEAST} repeated blocks, and no nn.Sequential of as many modules"
+    find = staticmethod(blocks.in_a_row)
+
+    def __init__(self, value: int | None) -> None:
+        super().__init__(None)
+        self.segments = value
+        self.number = 0  # segments of all models
+
+    def first(self, root: Any) -> None:
+        self.check(root)
+        if context.is_sharded(root):
+            context.refuse(self.name, "FSDP2 shards the model")
+        found = self.find(root)
+        if len(found) >= LEAST:
+            self.number += self.divide(root, found, self.segments)
+
+    def report(self) -> dict[str, Any]:
+        if not self.count:
+            return dict(applied=False, detail=self.none if roots.kinds else context.untrained(), lines=[])
+        option = "True" if self.segments is None else self.segments
+        call = f"plimsoll.checkpoint_blocks(model, segments={option})"
+        lines = [context.IMPORT, *each.model(call, [kind for kind, _ in self.lines], roots.kinds)]
+        detail = f"{self.count} blocks in {self.number} segments"
+        return dict(applied=True, detail=detail, lines=lines, blocks=self.of)

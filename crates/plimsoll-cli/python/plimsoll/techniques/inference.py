@@ -1,0 +1,41 @@
+"""What the techniques for programs that only compute outputs have in common: they act on the outermost calls of modules
+in any mode, and refuse a program that trains, or reads a gradient otherwise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import context, observers
+
+
+class Inference:
+    """A technique for programs that read no gradient."""
+
+    name: str
+    serves = True  # its `around` is called for evaluation, too
+    idle = "no module was called"
+
+    def __init__(self, value: int | None) -> None:
+        self.calls = 0  # those that it changed
+
+    def begin(self) -> None:
+        for what in ("made", "backward", "gradient"):
+            observers.listeners[what].append(self.refuse)
+
+    def refuse(self, *told: object) -> None:
+        """The program has made an optimizer, or asks for gradients."""
+        context.refuse(self.name, "the program reads gradients")
+
+    def lines(self) -> list[str]:
+        """The code to add."""
+        raise NotImplementedError
+
+    def detail(self) -> str:
+        """What it was applied to."""
+        return ""
+
+    def report(self) -> dict[str, Any]:
+        if not self.calls:
+            return dict(applied=False, detail=self.idle, lines=[])
+        return dict(applied=True, detail=self.detail(), lines=self.lines())

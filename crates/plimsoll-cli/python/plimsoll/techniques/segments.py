@@ -1,0 +1,212 @@
+"""Consecutive blocks of a model as segments. Of what the blocks of a segment save for the backward pass only their inputs
+from outside of it stay; all of them are computed again, one after the other, where the backward pass first needs one
+of their tensors.
+
+Each block is called by the model itself. An argument that is the result of an earlier block of the segment, and was
+not changed since, is computed again; all others stay, so what the model does between its blocks does not matter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils.checkpoint import get_device_states, set_device_states
+
+from . import again
+
+MARK = "_plimsoll_segment"  # on a block: the numbers of its segment, and of the block
+KINDS = ("cuda", "cpu")
+
+
+class Inputs(torch.autograd.Function):
+    """Keeps tensors as an operator does: with its hooks, and with the check that nobody changes them."""
+
+    @staticmethod
+    def forward(ctx: Any, handle: Any, *tensors: Any) -> Any:
+        ctx.save_for_backward(*tensors)
+        return torch.empty(0)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        raise AssertionError("nothing is computed from it")
+
+
+class Done(Exception):
+    """All that the blocks saved is there again: nobody needs the end of the last one."""
+
+
+class Saved:
+    """A saved tensor of a block: nothing, until the segment is computed again."""
+
+    def __init__(self, segment: Segment) -> None:
+        self.segment = segment
+        self.tensor: Any = None
+
+    def take(self) -> Any:
+        """The tensor, for the one operation that needs it."""
+        if self.tensor is None:
+            self.segment.compute()
+        if self.tensor is None:
+            raise RuntimeError("a block of the model saved fewer tensors when it was computed again")
+        tensor, self.tensor = self.tensor, None
+        return tensor
+
+
+class Surroundings:
+    """PyTorch's generators and autocast, as they are around a block."""
+
+    def __init__(self, tensors: list[Any]) -> None:
+        self.host = torch.get_rng_state()
+        self.devices, self.states = get_device_states(*tensors)
+        self.autocast = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in KINDS]
+        self.caches = torch.is_autocast_cache_enabled()
+
+    @contextlib.contextmanager
+    def again(self) -> Iterator[None]:
+        """The same around its second computation."""
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(torch.random.fork_rng(self.devices))
+            torch.set_rng_state(self.host)
+            set_device_states(self.devices, self.states)
+            for kind, is_enabled, dtype in self.autocast:
+                stack.enter_context(torch.autocast(kind, dtype=dtype, enabled=is_enabled, cache_enabled=self.caches))
+            yield
+
+
+class Call:
+    """One call of a block in a segment."""
+
+    def __init__(self, block: Any, function: Callable[..., Any], state: Any) -> None:
+        self.block, self.function, self.state = block, function, state
+        self.saved: list[weakref.ref[Saved]] = []  # in the order of saving
+        self.leaves: list[Any] = []  # the arguments; a place in `kept` or in the results where a tensor was
+        self.structure: Any = None
+        self.kept: Any = None  # a tensor whose node keeps the inputs from outside
+        self.surroundings: Any = None
+
+    def first(self, segment: Segment, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The first computation."""
+        leaves, self.structure = tree_flatten((args, kwargs))
+        kept: list[Any] = []
+        for leaf in leaves:
+            place: Made | Kept | None = segment.made(leaf)
+            if place is None and isinstance(leaf, torch.Tensor):
+                place = Kept(len(kept), leaf.requires_grad)
+                kept.append(leaf.detach())  # without its graph, which may keep this segment
+            self.leaves.append(leaf if place is None else place)
+        self.kept = Inputs.apply(torch.empty(0, requires_grad=True), *kept)
+        self.surroundings = Surroundings([it for it in leaves if isinstance(it, torch.Tensor)])
+
+        def pack(tensor: Any) -> Saved:
+            holder = Saved(segment)
+            self.saved.append(weakref.ref(holder))
+            return holder
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, Saved.take):
+            return self.function(self.block, *args, **kwargs)
+
+    def again(self, results: list[list[Any]], is_last: bool) -> Any:
+        """The second computation, which gives the saved tensors back."""
+        kept = self.kept.grad_fn.saved_tensors
+
+        def found(leaf: Any) -> Any:
+            if isinstance(leaf, Kept):
+                return kept[leaf.place].detach().requires_grad_(leaf.requires_grad)
+            if isinstance(leaf, Made):
+                result = results[leaf.call][leaf.place]
+                return result.detach().requires_grad_(result.requires_grad)
+            return leaf
+
+        args, kwargs = tree_unflatten([found(it) for it in self.leaves], self.structure)
+        count = 0
+
+        def pack(tensor: Any) -> Any:
+            nonlocal count
+            holder = self.saved[count]() if count < len(self.saved) else None
+            tensor = tensor.detach() if tensor.requires_grad else tensor
+            if holder is not None:
+                holder.tensor = tensor
+            count += 1
+            if is_last and count == len(self.saved):
+                raise Done
+            return tensor
+
+        hooks = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
+        with self.surroundings.again(), again.Again(self.block, self.state), torch.enable_grad(), hooks:
+            return self.function(self.block, *args, **kwargs)
+
+
+class Kept:
+    """An argument that stays: its place among those of its call."""
+
+    def __init__(self, place: int, requires_grad: bool) -> None:
+        self.place, self.requires_grad = place, requires_grad
+
+
+class Made:
+    """An argument that is computed again: the call in the segment, and the place in its result."""
+
+    def __init__(self, call: int, place: int) -> None:
+        self.call, self.place = call, place
+
+
+class Segment:
+    """The calls of one segment in one forward pass. What they saved keeps it."""
+
+    def __init__(self) -> None:
+        self.number, self.block = -1, -1  # of the segment, and of the last block in it
+        self.calls: list[Call] = []
+        self.results: dict[int, tuple[weakref.ref[Any], int, Made]] = {}  # by id: with how often it was changed
+
+    def made(self, leaf: Any) -> Made | None:
+        """Where an argument was computed in this segment; None if it was not."""
+        if not isinstance(leaf, torch.Tensor) or id(leaf) not in self.results:
+            return None
+        result, version, place = self.results[id(leaf)]
+        return place if leaf._version == version and result() is leaf else None
+
+    def call(
+        self, block: Any, function: Callable[..., Any], state: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Calls a block, whose saved tensors are computed again."""
+        call = Call(block, function, state)
+        result = call.first(self, args, kwargs)
+        for place, leaf in enumerate(tree_flatten(result)[0]):
+            if isinstance(leaf, torch.Tensor):
+                self.results[id(leaf)] = weakref.ref(leaf), leaf._version, Made(len(self.calls), place)
+        self.calls.append(call)
+        return result
+
+    def compute(self) -> None:
+        """Computes all blocks again."""
+        results: list[list[Any]] = []
+        last = max(nth for nth, call in enumerate(self.calls) if call.saved)
+        with contextlib.suppress(Done):
+            for nth, call in enumerate(self.calls[: last + 1]):
+                results.append(tree_flatten(call.again(results, nth == last))[0])
+
+
+def marked(block: Any) -> bool:
+    """Whether a block is in a segment."""
+    return MARK in block.__dict__
+
+
+def mark(blocks: list[Any], number: int) -> None:
+    """Divides these blocks into this many segments."""
+    for nth, block in enumerate(blocks):
+        block.__dict__[MARK] = nth * number // len(blocks), nth
+
+
+def of(block: Any, last: weakref.ref[Segment] | None) -> Segment:
+    """The segment of this call of a block: the last one, if the block follows in it."""
+    segment = last() if last is not None else None
+    number, nth = block.__dict__[MARK]
+    if segment is None or segment.number != number or segment.block >= nth:
+        segment = Segment()
+    segment.number, segment.block = number, nth
+    return segment

@@ -1,0 +1,91 @@
+"""Weights in 16 bits: a model is converted before it moves to the GPU, or at its first call; what it is given is converted
+as well, and its results are converted to f32. Changes the numbers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from . import context
+from .inference import Inference
+
+WIDE = (torch.float32, torch.float64)
+
+
+class Half(Inference):
+    """Weights in fp16."""
+
+    name = "half"
+    dtype = torch.float16
+
+    def begin(self) -> None:
+        super().begin()
+        kind = torch.nn.Module
+        for name in ("to", "cuda"):
+            setattr(kind, name, self.moved(getattr(kind, name)))
+
+    def moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """A method that moves a module: on the way to a GPU it is converted first, where it is."""
+
+        @functools.wraps(original)
+        def move(module: Any, *args: Any, **kwargs: Any) -> Any:
+            if original.__name__ == "cuda" or is_gpu(*args, **kwargs):
+                self.convert(module)
+            return original(module, *args, **kwargs)
+
+        return move
+
+    def convert(self, module: Any) -> None:
+        """Converts the weights of a module."""
+        narrow: Callable[..., Any] = lambda it: it.to(self.dtype) if it.dtype in WIDE else it
+        module._apply(narrow)
+
+    def first(self, root: Any) -> None:
+        if not root_dtypes(root).isdisjoint(WIDE):
+            self.convert(root)
+
+    def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.dtype not in root_dtypes(root):
+            return following(*args, **kwargs)
+        device = next(it.device for it in root.parameters())
+        if self.dtype == torch.bfloat16 and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
+            context.refuse(self.name, "this GPU has no bf16 instructions")
+        self.calls += 1
+        args, kwargs = tree_map(lambda it: converted(it, WIDE, self.dtype), (args, kwargs))
+        return tree_map(lambda it: converted(it, (self.dtype,), torch.float32), following(*args, **kwargs))
+
+    def lines(self) -> list[str]:
+        name = str(self.dtype)
+        return [
+            f"model.to({name})  # before it moves to the GPU",
+            f"output = model(input.to({name})).float()  # inputs that are floating",
+        ]
+
+
+class Bf16Weights(Half):
+    """Weights in bf16."""
+
+    name = "bf16-weights"
+    dtype = torch.bfloat16
+
+
+def root_dtypes(root: Any) -> set[Any]:
+    """The types of a module's parameters."""
+    return {it.dtype for it in root.parameters()}
+
+
+def is_gpu(*args: Any, **kwargs: Any) -> bool:
+    """Whether the arguments of `Module.to` name a GPU."""
+    given = [*args, *kwargs.values()]
+    devices = [it.device if isinstance(it, torch.Tensor) else it for it in given]
+    return any(str(it).startswith("cuda") or type(it) is int for it in devices)
+
+
+def converted(value: Any, of: Any, to: Any) -> Any:
+    """A tensor of one of these types, in another one; other values as they are."""
+    return value.to(to) if isinstance(value, torch.Tensor) and value.dtype in of else value

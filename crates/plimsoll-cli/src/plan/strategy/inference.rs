@@ -1,0 +1,38 @@
+//! The search for programs that only compute outputs: what nothing reads is not kept, then results and weights move to
+//! the host, then the batch is divided. Weights in 16 bits change the numbers; where nothing else fits, they are offers.
+
+use super::super::goal::Goal;
+use super::pass::{Missing, Pass};
+use crate::techniques::{Alone, Joins, Numbers, Set, Technique};
+
+impl Pass<'_> {
+    /// Tries each technique alone, and the useful ones together, from the least to the most that they do.
+    pub(super) fn inference(&mut self) -> Result<(), Missing> {
+        let is_alone = |it: &Technique| it.row().alone != Alone::Never && self.is_meant(*it);
+        let alone: Vec<Technique> = Technique::all().filter(is_alone).collect();
+        self.alone(&alone)?;
+        let mut all = Set::default();
+        for joins in [Joins::Free, Joins::Identical, Joins::Rounding, Joins::Changed] {
+            all = self.joined(joins, None);
+            if !all.is_empty() && !self.is_met() {
+                self.tried(&all)?;
+            }
+        }
+        if self.facts.wish.numbers >= Numbers::Rounding && !self.is_met() {
+            self.parts(&all, Technique::Split)?;
+        }
+        if self.chosen().is_none() {
+            let free = self.joined(Joins::Free, None);
+            let narrow = alone.iter().filter(|it| it.row().numbers == Numbers::Changed);
+            let sets: Vec<Set> = narrow.map(|&it| free.with(it, None)).collect();
+            self.announce(sets.clone());
+            for set in sets {
+                self.tried(&set)?;
+            }
+        }
+        match self.goal() {
+            Goal::Fit => self.simplify(),
+            Goal::Memory | Goal::Speed | Goal::Batch => self.polish(),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Checkpointing of consecutive blocks together. The search takes it where a checkpoint of each block is not enough.
+
+use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
+use super::technique::{Numbers, Technique};
+
+/// Why another checkpointing technique excludes it.
+const SAME: &str = "both checkpoint the model's blocks";
+
+pub(super) const ROW: Row = Row {
+    technique: Technique::CheckpointSegments,
+    name: "checkpoint-segments",
+    about: "recompute segments of consecutive blocks, of which only the inputs stay; =N segments [the root of the blocks]",
+    numbers: Numbers::Identical,
+    value: Value::Count,
+    effort: 2,
+    excludes: &[
+        (Technique::Checkpoint, SAME),
+        (Technique::CheckpointNested, SAME),
+        (Technique::Fsdp, "a segment needs the whole parameters of all its blocks"),
+    ],
+    replaces: &[],
+    programs: Programs::Training,
+    alone: Alone::Never,
+    joins: Joins::Own,
+    levels: Levels::Default,
+    is_for_speed: false,
+    time: Time::AllAgain,
+    operators: Operators::Same,
+    shown: Shown::Detail,
+    note: None,
+};

@@ -1,0 +1,24 @@
+//! Weights in fp16: half the memory of a model that is not trained.
+
+use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
+use super::technique::{Numbers, Technique};
+
+pub(super) const ROW: Row = Row {
+    technique: Technique::Half,
+    name: "half",
+    about: "weights and inputs of models in fp16, in programs that read no gradient",
+    numbers: Numbers::Changed,
+    value: Value::Nothing,
+    effort: 1,
+    excludes: &[],
+    replaces: &[],
+    programs: Programs::Inference,
+    alone: Alone::Changed,
+    joins: Joins::Changed,
+    levels: Levels::Default,
+    is_for_speed: true,
+    time: Time::Narrow,
+    operators: Operators::Other,
+    shown: Shown::Name,
+    note: None,
+};

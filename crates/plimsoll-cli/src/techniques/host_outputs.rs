@@ -1,0 +1,24 @@
+//! Results on the host as they come, for programs that collect them.
+
+use super::row::{Alone, Joins, Levels, Operators, Programs, Row, Shown, Time, Value};
+use super::technique::{Numbers, Technique};
+
+pub(super) const ROW: Row = Row {
+    technique: Technique::HostOutputs,
+    name: "host-outputs",
+    about: "move what models return to the host as it comes, in programs that read no gradient",
+    numbers: Numbers::Rounding,
+    value: Value::Nothing,
+    effort: 1,
+    excludes: &[],
+    replaces: &[],
+    programs: Programs::Inference,
+    alone: Alone::Always,
+    joins: Joins::Rounding,
+    levels: Levels::Default,
+    is_for_speed: false,
+    time: Time::Same,
+    operators: Operators::Same,
+    shown: Shown::Name,
+    note: None,
+};
