@@ -222,9 +222,9 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     // What is not is named. Conditions of the configuration are not, nor is what only prints.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "90000"]), 0);
     assert!(summary(&report).contains("in the first 3 steps"), "{report}");
-    let named = "not seen: train.py:30 (`if how == 'evaluates' and step % every == every - 1`), which did not run in the first 3 \
+    let named = "not seen: train.py:31 (`if how == 'evaluates' and step % every == every - 1`), which did not run in the first 3 \
                  steps: --steps 90001 or --whole";
-    assert_eq!(report["not_seen"], serde_json::json!([named]), "{report}");
+    assert_eq!(report["not_seen"], serde_json::json!([named]));
     // The loader's largest batch, which is its last, gets a step.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["loader", "20"]), 0);
     assert!(peak(&report) > 96 << 20, "{report}");

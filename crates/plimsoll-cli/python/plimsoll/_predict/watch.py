@@ -9,10 +9,13 @@ runs out and when the process ends, `PID.pickle`, PyTorch's own snapshot.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
 import sys
+import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from types import CodeType
@@ -51,8 +54,6 @@ class Watch:
     has_no_values = True  # of the device, for techniques
 
     def __init__(self, torch: Any) -> None:
-        import atexit
-
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         self.torch = torch
@@ -70,9 +71,8 @@ class Watch:
         self.warnings = Warnings(torch, is_library, self.reads)
         self.graphs = Graphs(torch, is_library, self.count)
         sparse.torch_save(torch)
-        self.listening: int | None = (
-            None  # the process whose thread waits for the stop file; a fork does not copy the thread
-        )
+        # The process whose thread waits for the stop file: a fork does not copy the thread.
+        self.listening: int | None = None
         self.begin()
         self.listen()
         os.register_at_fork(after_in_child=self.begin)
@@ -276,16 +276,12 @@ class Watch:
 
     def listen(self) -> None:
         """Starts this process's thread that waits for the stop file."""
-        import threading
-
         if self.listening != self.pid:
             self.listening = self.pid
             threading.Thread(target=self.expire, args=(self.pid,), daemon=True).start()
 
     def expire(self, pid: int) -> None:
         """That thread: ends the process when the stop file exists, or the time for the code after the steps is up."""
-        import time
-
         while not os.path.exists(STOP):
             time.sleep(0.1)
             if os.getpid() != pid or not os.path.isdir(settings.FOLDER):
@@ -354,8 +350,6 @@ class Watch:
         """Waits until the other ranks of this machine are done. A rank that exits first may end a store that the
         others still need.
         """
-        import time
-
         # The ranks of this machine; those of other machines do not write to this folder.
         world = 1 if settings.ALONE else number("LOCAL_WORLD_SIZE") or number("WORLD_SIZE") or 1
         until = time.time() + 10
