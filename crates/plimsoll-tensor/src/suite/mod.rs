@@ -53,6 +53,9 @@ pub struct Sample {
     pub domain: Domain,
 }
 
+/// What is run of the operators of a file.
+pub(crate) type Cases = fn() -> Vec<Case>;
+
 /// One call of an operator.
 pub struct Case {
     /// What is called with what, for messages.
