@@ -14,6 +14,7 @@ from . import context
 
 optimizers: weakref.WeakSet[Any] = weakref.WeakSet()
 asked: list[bool] = []  # for gradients
+moving: list[Any] = []  # the module that is being moved or converted: a trial of `plan` often begins there
 listeners: dict[str, list[Callable[..., Any]]] = {
     "made": [],
     "zeroed": [],
@@ -48,6 +49,7 @@ def install(torch: Any) -> None:
     watch_backward(torch)
     watch_clipping(torch)
     watch_losses(torch)
+    watch_moves(torch)
 
 
 def watch_optimizers(torch: Any) -> None:
@@ -78,6 +80,23 @@ def watch_optimizers(torch: Any) -> None:
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
     register_optimizer_step_post_hook(lambda optimizer, args, kwargs: tell("stepped", optimizer))
+
+
+def watch_moves(torch: Any) -> None:
+    """Modules that are moved or converted."""
+    apply = torch.nn.Module._apply
+
+    @functools.wraps(apply)
+    def _apply(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if moving:
+            return apply(self, *args, **kwargs)
+        moving.append(self)
+        try:
+            return apply(self, *args, **kwargs)
+        finally:
+            moving.clear()
+
+    torch.nn.Module._apply = _apply
 
 
 def watch_backward(torch: Any) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from . import blocks, context, each, lane, roots
+from . import blocks, context, each, lane, observers, roots
 from .inference import Inference
 
 
@@ -62,6 +62,8 @@ class OffloadWeights(Inference):
     def begin(self) -> None:
         super().begin()
         self.patch(self.find)
+        for module in observers.moving:
+            self.find(module)
 
     def patch(self, begins: Callable[..., Any]) -> None:
         """Blocks that are moved to a GPU stay. `begins` is told of each module that is moved."""
@@ -98,17 +100,19 @@ class OffloadWeights(Inference):
 
     def stay(self, block: Any, fn: Callable[..., Any], apply: Callable[..., Any]) -> Any:
         """A block is to be moved or converted: its parameters get the new type, and stay on the host."""
+        places = {id(home.parameter): home.device for home in self.homes[block]}
+        probe: Callable[..., Any] = lambda it: fn(torch.empty(0, dtype=it.dtype, device=places.get(id(it), it.device)))
         self.homes[block] = []
         inside = {id(it) for it in block.parameters()}
         used = Counter(id(it) for model in self.kinds for _, it in model.named_parameters(remove_duplicate=False))
         own = Counter(id(it) for _, it in block.named_parameters(remove_duplicate=False))
         mine = {key for key in inside if used[key] <= own[key]}
-        device = next((fn(torch.empty(0, device=it.device)).device for it in block.parameters()), None)
+        device = next((probe(it).device for it in block.parameters()), None)
         if device is None or device.type != "cuda":
             return apply(fn)
         for it in block.parameters():
             if id(it) in mine:
-                it.data = self.pinned(it.data, fn(torch.empty(0, dtype=it.dtype, device=it.device)).dtype)
+                it.data = self.pinned(it.data, probe(it).dtype)
                 self.homes[block].append(Home(it, device))
         hosts = {home.host.data_ptr() for home in self.homes[block]}
         return apply(lambda it: it if it.is_cpu and it.data_ptr() in hosts else fn(it))

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from . import context
+from . import context, observers
 from .inference import Inference
 
 WIDE = (torch.float32, torch.float64)
@@ -28,6 +28,8 @@ class Half(Inference):
         kind = torch.nn.Module
         for name in ("to", "cuda"):
             setattr(kind, name, self.moved(getattr(kind, name)))
+        for module in observers.moving:
+            self.convert(module)
 
     def moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
         """A method that moves a module: on the way to a GPU it is converted first, where it is."""
