@@ -1,6 +1,6 @@
 """The messages between our Python and the program `plimsoll`: names, fields, and the version of both.
 
-The program's side is `src/protocol.rs`; `tests/protocol/messages.jsonl` has a recorded message of each kind, which
+The program's side is `src/protocol/mod.rs`; `tests/protocol/messages.jsonl` has a recorded message of each kind, which
 the tests of both sides read. A message is a JSON file in a folder that a variable names. A change of a name or a
 field is a new version.
 """

@@ -303,7 +303,7 @@ pub(crate) struct Late {
     pub(crate) steps: Option<u64>,
 }
 
-/// What keeps memory that grew, or that was there when memory ran out (`held.py`).
+/// What keeps memory that grew, or that was there when memory ran out (`_holding/growing.py`).
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 pub(crate) struct Holder {
     pub(crate) device: i32,

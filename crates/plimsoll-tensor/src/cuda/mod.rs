@@ -1,6 +1,6 @@
 //! How an operator describes its work on an NVIDIA GPU: launches of kernels and matrix products, by sizes and addresses.
 //!
-//! [`Kernel::cuda`](crate::Kernel::cuda) writes them into a [`CudaCall`]; `cuda_device.rs` queues them. Nothing here needs a GPU, so
+//! [`Kernel::cuda`](crate::Kernel::cuda) writes them into a [`CudaCall`]; `cuda_device/` queues them. Nothing here needs a GPU, so
 //! a description can be looked at and its kernels compiled without one. The texts are beside the files that lay
 //! out what they are called with: CUDA C++ without headers, after a common prelude (`prelude.cu`).
 //!

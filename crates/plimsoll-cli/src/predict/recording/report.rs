@@ -1,4 +1,4 @@
-//! A process's [`Report`]: the JSON that `watch.py` writes (`protocol.rs` has its fields), and the stand-in's notices and workspaces.
+//! A process's [`Report`]: the JSON that `watch.py` writes (`protocol.py` has its fields), and the stand-in's notices and workspaces.
 
 use std::fs;
 use std::io;
