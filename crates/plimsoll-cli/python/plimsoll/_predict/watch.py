@@ -239,18 +239,17 @@ class Watch:
         self.growth.note()
         self.late.stepped(steps, sys._getframe(1))
         is_last = 0 < settings.STEPS <= steps and self.has_settled(steps) and not self.growth.is_unsure()
+        if is_last:
+            self.growth.look(sys._getframe(1), steps, finish.given)
+            is_last = not self.late.waits(steps, self.growth.total)
         if settings.PLAN is None:
             levels = {it["device"]: allocated(self.torch, it["device"]) for it in self.growth.rows()}
             self.growing.stepped(levels, is_last)
-        if is_last:
-            self.growth.look(sys._getframe(1), steps, finish.given)
-            if self.late.waits(steps, self.growth.total):
-                return self.report()
-            if not settings.STOPS and finish.may_go_on():
-                self.peaks_of_steps = dict(self.peaks)
-                finish.begin()
-            else:
-                self.stop("stopped", 0)
+        if is_last and not settings.STOPS and finish.may_go_on():
+            self.peaks_of_steps = dict(self.peaks)
+            finish.begin()
+        elif is_last:
+            self.stop("stopped", 0)
         self.report()
 
     def has_settled(self, steps: int) -> bool:
