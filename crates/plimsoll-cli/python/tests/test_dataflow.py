@@ -1,5 +1,6 @@
 # What a value that a program reads decides: programs as text, and a tensor that follows each read of it.
 
+import ast
 import linecache
 import sys
 
@@ -143,3 +144,12 @@ def test_half_of_what_an_operator_finds_is_known_only_where_it_searches_a_tensor
     assert extremes("nonzero") == [100, 50]
     for operator in ("_unique2", "unique_consecutive", "unique_dim", "bincount"):
         assert extremes(operator) == [None, None]
+
+
+def test_a_look_at_a_variable_leaves_what_the_program_has_of_locals():
+    def program(loss):
+        kept = locals()
+        assert source.looked_up(ast.Name("loss"), sys._getframe()) == 3
+        return kept
+
+    assert program(3)["loss"] == 3

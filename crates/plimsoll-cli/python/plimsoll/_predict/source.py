@@ -8,6 +8,7 @@ import ast
 import dis
 import linecache
 import os
+import sys
 import types
 from collections.abc import Iterator
 from types import CodeType, FrameType
@@ -182,8 +183,10 @@ def looked_up(expression: Any, frame: FrameType) -> Any:
     if isinstance(expression, ast.Name):
         names = frame.f_locals
         found = names.get(expression.id, frame.f_globals.get(expression.id))
-        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(names, dict):
-            names.clear()  # a copy, which Python before 3.13 keeps alive with the frame, and with it the tensors
+        # A copy, which Python before 3.13 keeps alive with the frame, and with it the tensors; the program's, if it called `locals()`.
+        # Only the frame, `names` and the argument refer to it otherwise.
+        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(names, dict) and sys.getrefcount(names) <= 3:
+            names.clear()
         return found
     if isinstance(expression, ast.Attribute):
         value = looked_up(expression.value, frame)
