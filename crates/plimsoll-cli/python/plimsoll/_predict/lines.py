@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 from types import CodeType
 from typing import NamedTuple
@@ -31,6 +32,7 @@ class Lines:
     def __init__(self) -> None:
         self.library = ctypes.PyDLL(None)
         self.is_on = False
+        os.register_at_fork(after_in_child=self.stop)  # a loader's worker has no steps
 
     def start(self) -> None:
         """Traces this thread."""
