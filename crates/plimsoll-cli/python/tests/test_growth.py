@@ -74,6 +74,13 @@ def test_the_number_of_steps_is_read_from_the_loops():
     assert steps_of("for b in (it for it in range(3)):\n    step()") is None
 
 
+def test_a_loop_that_never_ends_has_no_number_of_steps():
+    found = grown([0])
+    found.of_loops = lambda frame, steps, given: sys.maxsize
+    found.look(sys._getframe(), 1, 1)
+    assert found.total is None
+
+
 class Iterator:
     # What a DataLoader's iterator has, whose dataset can be indexed.
     _dataset_kind = 0

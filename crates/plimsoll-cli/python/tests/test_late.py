@@ -33,6 +33,7 @@ def rounds(**courses):
         ("n > 10 ** n", True, None, (False, None)),
         ("n < 40", False, None, (True, 41)),
         ("n == 2000000", True, None, (True, 2000001)),
+        ("n == 9223372036854775807", True, None, (True, None)),
         ("len(kept) < 64", False, None, (True, 65)),
         ("how == 'keeps' and n > 10", True, None, (True, None)),
         ("unknown(n)", True, None, (False, None)),

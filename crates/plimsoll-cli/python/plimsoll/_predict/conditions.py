@@ -12,7 +12,7 @@ from fractions import Fraction
 from types import CodeType, FrameType
 from typing import Any
 
-from .growth import value_of
+from .growth import ENDLESS, value_of
 from .source import last_name
 
 FURTHEST = 30_000  # the last step of those that are tried one by one
@@ -162,7 +162,7 @@ class Condition:
             for beside in (-1, 0, 1)
             for value, each in moving
         }
-        return sorted(step for step in steps if step > FURTHEST)
+        return sorted(step for step in steps if FURTHEST < step < ENDLESS)
 
     def has_changed(self) -> bool:
         """Whether a value has changed from step to step."""

@@ -21,6 +21,7 @@ ROWS = 6  # steps over which memory that grows is seen to grow
 CONFIRM = 200  # steps after which growth is believed: a list may be cleared, a cache may be full
 SECONDS = 10.0  # that they may take
 SPREAD_SECONDS = 1.0  # the same, where memory grows in one of several steps
+ENDLESS = 10**12  # steps of a loop that has no real number, such as `range(sys.maxsize)`
 TIMES = 3  # that memory grows, if it does so in one of several steps
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
@@ -135,7 +136,8 @@ class Growth:
         """At the end of a step: `frame` is in the program or in PyTorch, `given` the batches of its loaders so far."""
         if self.total is None:
             try:
-                self.total = self.of_loops(frame, steps, given)
+                total = self.of_loops(frame, steps, given)
+                self.total = total if total is not None and total < ENDLESS else None
             except Exception:
                 self.total = None  # source that is read wrongly says nothing
 

@@ -65,7 +65,8 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     let peak_bytes = judged.peaks.reserved_bytes;
     // The first step whose peak is above the capacity.
     let out_at = steps + (capacity_bytes.saturating_sub(peak_bytes) / bytes.max(1) + 1) * every;
-    let end_bytes = total.map(|total| peak_bytes + bytes * (total.saturating_sub(steps) / every));
+    let more_bytes = |total: u64| bytes.saturating_mul(total.saturating_sub(steps) / every);
+    let end_bytes = total.map(|total| peak_bytes.saturating_add(more_bytes(total)));
     // Growth that comes to little by the end is no news.
     if end_bytes.is_some_and(|end| end - peak_bytes < capacity_bytes / 50) {
         return None;
