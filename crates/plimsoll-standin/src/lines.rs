@@ -88,6 +88,8 @@ struct Lines {
     /// `None` for the code of a library.
     codes: HashMap<usize, Option<BTreeMap<u32, Ran>>>,
     step: u32,
+    /// Whether any line ran in it.
+    has_run: bool,
 }
 
 static LINES: Mutex<Option<Lines>> = Mutex::new(None);
@@ -116,18 +118,20 @@ extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
     // SAFETY: the caller passes a zero-terminated string.
     let libraries = unsafe { CStr::from_ptr(libraries) }.to_string_lossy().into_owned();
     let libraries = libraries.lines().map(str::to_owned).collect();
-    *locked(&LINES) = Some(Lines { python, libraries, codes: HashMap::new(), step: 0 });
+    *locked(&LINES) = Some(Lines { python, libraries, codes: HashMap::new(), step: 0, has_run: false });
     // SAFETY: the caller holds Python's lock, and `traced` is a trace function that needs no object.
     unsafe { (python.set_trace)(Some(traced), std::ptr::null_mut()) };
     1
 }
 
-/// Counts the lines that run from now on for `step`.
+/// Counts the lines that run from now on for `step`. Returns 1 if any line, of a library's, too, ran in the one before; if none did,
+/// another tracer has taken this one's place meanwhile.
 #[unsafe(no_mangle)]
-extern "C" fn plimsoll_standin_step(step: u32) {
-    if let Some(lines) = locked(&LINES).as_mut() {
-        lines.step = step;
-    }
+extern "C" fn plimsoll_standin_step(step: u32) -> c_int {
+    let mut lines = locked(&LINES);
+    let Some(lines) = lines.as_mut() else { return 0 };
+    lines.step = step;
+    c_int::from(std::mem::take(&mut lines.has_run))
 }
 
 /// The number of steps in which a line ran.
@@ -163,7 +167,8 @@ extern "C" fn traced(_: *mut c_void, frame: *mut c_void, what: c_int, _: *mut c_
         return 0;
     }
     let mut lines = locked(&LINES);
-    let Some(Lines { python, libraries, codes, step }) = lines.as_mut() else { return 0 };
+    let Some(Lines { python, libraries, codes, step, has_run }) = lines.as_mut() else { return 0 };
+    *has_run = true;
     // SAFETY: Python passes a frame; the result is a reference of ours to its code object.
     let code = unsafe { (python.code_of)(frame) };
     let known = codes.contains_key(&(code as usize));

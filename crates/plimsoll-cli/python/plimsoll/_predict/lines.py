@@ -31,18 +31,20 @@ class Lines:
 
     def __init__(self) -> None:
         self.library = ctypes.PyDLL(None)
-        self.is_on = False
+        self.is_on = self.is_over = False
         os.register_at_fork(after_in_child=self.stop)  # a loader's worker has no steps
 
     def start(self) -> None:
         """Traces this thread."""
-        if not self.is_on and sys.gettrace() is None and hasattr(self.library, "plimsoll_standin_trace"):
+        is_new = not self.is_on and not self.is_over  # what ran before would be missing otherwise
+        if is_new and sys.gettrace() is None and hasattr(self.library, "plimsoll_standin_trace"):
             self.is_on = bool(self.library.plimsoll_standin_trace("\n".join(LIBRARIES).encode()))
 
     def stop(self) -> None:
         """Ends that."""
         if self.is_on and sys.gettrace() is None:
             self.library.plimsoll_standin_trace(None)
+        self.is_over = self.is_over or self.is_on
         self.is_on = False
 
     def is_known(self) -> bool:
@@ -51,7 +53,8 @@ class Lines:
 
     def begin(self, step: int) -> None:
         """Lines run for this step from now on."""
-        self.library.plimsoll_standin_step(ctypes.c_uint32(step))
+        if not self.library.plimsoll_standin_step(ctypes.c_uint32(step)):
+            self.stop()  # a debugger was there meanwhile
 
     def steps(self, code: CodeType, line: int) -> int:
         """In how many steps a line ran."""
