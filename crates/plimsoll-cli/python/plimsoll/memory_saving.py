@@ -31,9 +31,9 @@ def checkpoint_blocks(
 
     The blocks are the entries of the model's containers whose class occurs more than once: the layers of a
     transformer, the residual blocks of a ResNet; in a model without such entries, the modules whose class occurs more
-    than once. ``every=2`` takes every second one and
-    leaves the others as they are, ``first=4`` only the first four. With ``nested`` they are the
-    repeated blocks inside those, such as the blocks of a network's stages. Returns their names.
+    than once. ``every=2`` takes every second one and leaves the others as they are, ``first=4`` only the first four.
+    With ``nested`` they are the repeated blocks inside those, such as the blocks of a network's stages. Returns their
+    names.
 
     ``segments=8`` computes consecutive blocks again together, in 8 segments, and keeps the inputs of segments only; ``segments=True``
     takes the square root of the number of blocks. As ``torch.utils.checkpoint.checkpoint_sequential``, in any model; a model without
