@@ -467,7 +467,7 @@ class Watch:
             grew=self.state == "stopped" and self.finish_up.grew(),
             warnings=self.warnings.rows(self.growth.total if is_cut else self.count()),
             graphs=[] if self.passes else self.graphs.rows(self.state == "ended"),
-            trains=bool(len(self.steps) or self.passes or self.graphs.asked),
+            trains=bool(self.counted or len(self.steps) or self.passes or self.graphs.asked),
             captures=self.warnings.captures,
             techniques=self.techniques.report() if self.techniques else [],
             refusal=self.refusal,
