@@ -38,7 +38,7 @@ class Lines:
             self.is_on = bool(self.library.plimsoll_standin_trace("\n".join(LIBRARIES).encode()))
 
     def stop(self) -> None:
-        """Ends that."""
+        """Stops tracing."""
         if self.is_on and sys.gettrace() is None:
             self.library.plimsoll_standin_trace(None)
         self.is_on = False
@@ -48,7 +48,7 @@ class Lines:
         return self.is_on and sys.gettrace() is None
 
     def begin(self, step: int) -> None:
-        """Lines run for this step from now on."""
+        """From now on, lines count for this step."""
         self.library.plimsoll_standin_step(ctypes.c_uint32(step))
 
     def steps(self, code: CodeType, line: int) -> int:
