@@ -85,11 +85,11 @@ Results go to stdout, progress to stderr. Colour only on a terminal, never with 
 With --json, a failure is a JSON object on stdout, too.
 
 Exit codes:
-  0  done; also an explanation of a run that died
+  0  success; this includes explaining a run that failed
   1  one of your assertions failed, or a recording diverged
   2  the command line was not understood
   3  input could not be read, or output could not be written
-  4  our run ran out of memory, what is predicted does not fit, or the answer is incomplete
+  4  the run, real or predicted, ran out of memory, or the answer is incomplete
   5  your program failed
   130, 143  training was ended by Ctrl-C or SIGTERM, after saving if --save is given";
 

@@ -324,7 +324,7 @@ fn what_values_decide_is_a_warning_with_its_bytes_and_the_figures_are_not_exact(
     let peak = |key: &str| report[key]["peak_reserved_bytes"].as_u64().expect("bytes") >> 20;
     let (least, most) = (peak("judged"), peak("with_largest_values"));
     assert!((400..420).contains(&(most - least)), "{report}");
-    let range = format!("{least}.00 MiB to {most}.00 MiB reserved, as unknown values decide");
+    let range = format!("{least}.00 MiB to {most}.00 MiB reserved, depending on unknown values");
     assert!(summary(&report).contains(&range), "{range}: {report}");
     assert!(report["not_counted"].to_string().contains("CUDA graphs"), "{report}");
     assert_eq!(report["exact"], false);

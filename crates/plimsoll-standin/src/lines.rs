@@ -10,10 +10,10 @@ use std::sync::Mutex;
 
 use crate::lock::locked;
 
-/// Python's trace function: an object of ours, the frame, what happens, its argument.
+/// Python's trace function: an object of ours, the frame, the event, its argument.
 type Trace = extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_void) -> c_int;
 
-/// What happens: a line is about to run.
+/// The event: a line is about to run.
 const LINE: c_int = 2;
 
 /// The functions of Python's C interface that are needed.
@@ -105,7 +105,7 @@ struct Row {
     _padding: u32,
 }
 
-/// Starts to trace this thread. `libraries` are parts of paths, one a line: files with one of them are not the program's. Null stops.
+/// Starts to trace this thread. `libraries` are parts of paths, one a line: files with one of them are not the program's. Null stops tracing.
 /// The caller holds Python's lock. Returns 1 if it traces.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
@@ -143,7 +143,7 @@ extern "C" fn plimsoll_standin_ran(code: u64, line: u32) -> u32 {
     code.and_then(|lines| lines.get(&line)).map_or(0, |ran| ran.steps)
 }
 
-/// Copies the lines that ran so far to `rows`, as many as have room. Returns the number of lines.
+/// Copies the lines that ran so far to `rows`, as many as fit. Returns the number of lines.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_lines(rows: *mut Row, room: usize) -> usize {
     let lines = locked(&LINES);

@@ -12,7 +12,7 @@ pub struct Report {
     pub verdict: String,
     /// Whether the answer is bad news.
     pub is_bad: bool,
-    /// What follows, the first first.
+    /// The sections, in order.
     pub sections: Vec<Section>,
 }
 
@@ -34,7 +34,7 @@ pub enum Rank {
 /// A part of a report: its key and value for programs, its heading and body for people.
 #[derive(Debug, Clone)]
 pub struct Section {
-    /// Its key in the JSON; empty for what the value of another section contains.
+    /// Its key in the JSON; empty if another section's value contains it.
     pub key: &'static str,
     /// Its value in the JSON.
     pub value: Value,
@@ -55,7 +55,7 @@ pub struct Section {
 /// What a person reads of a section.
 #[derive(Debug, Clone)]
 pub enum Body {
-    /// A sentence a line.
+    /// One sentence per line.
     Lines(Vec<String>),
     /// A command to type.
     Command(String),
@@ -90,18 +90,18 @@ pub struct Table {
 pub struct Column {
     /// Its key in the JSON.
     pub key: &'static str,
-    /// Its title; a table whose columns have none has no head.
+    /// Its title; a table whose columns have none has no header.
     pub title: &'static str,
-    /// Characters that it has at least in a text.
+    /// Its least width in a text, in characters.
     pub width: usize,
-    /// What follows each of its figures.
+    /// The unit after each of its figures.
     pub unit: &'static str,
 }
 
 /// A row of a table.
 #[derive(Debug, Clone)]
 pub struct Row {
-    /// Its name in the JSON; empty where its cells tell it from others.
+    /// Its name in the JSON; empty if its cells identify it.
     pub name: &'static str,
     /// A cell for each column.
     pub cells: Vec<Cell>,
@@ -174,7 +174,7 @@ impl Section {
         Section { value: value.into(), ..self }
     }
 
-    /// The same with other words in the short text; without any it is for the full text.
+    /// The same with other words in the short text; without any, only the full text has it.
     pub fn briefly(self, brief: Option<Brief>) -> Section {
         let rank = if brief.is_some() { self.rank } else { self.rank.max(Rank::Full) };
         Section { rank, brief, ..self }
@@ -198,7 +198,7 @@ impl Body {
 }
 
 impl Table {
-    /// Whether it has a head.
+    /// Whether it has a header.
     pub fn is_titled(&self) -> bool {
         self.columns.iter().any(|column| !column.title.is_empty())
     }
@@ -255,7 +255,7 @@ impl Table {
 }
 
 impl Row {
-    /// A row that its cells tell from others.
+    /// A row that its cells identify.
     pub fn of(cells: impl IntoIterator<Item = Cell>) -> Row {
         Row::named("", cells)
     }

@@ -263,7 +263,7 @@ fn a_state_dict_that_does_not_fit_is_refused_and_changes_nothing() {
         assert!(adamw.state_dict().state.is_empty());
     };
     let none = |state: &mut OptimizerState| state.param_groups.clear();
-    check(&none, "0 parameter groups were saved, here are 1");
+    check(&none, "0 parameter groups were saved, this optimizer has 1");
     let more = |state: &mut OptimizerState| state.param_groups[0].params.push(1);
     check(&more, "group 0 was saved with 2 parameters, here it has 1");
     let misshaped = |state: &mut OptimizerState| {

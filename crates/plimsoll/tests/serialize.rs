@@ -370,12 +370,12 @@ fn a_prefix_that_is_too_much_or_missing_is_named_and_long_lists_are_short() {
     let missing = "missing: fc0.weight, fc0.bias, fc1.weight, fc1.bias, fc2.weight, fc2.bias, fc3.weight, fc3.bias, \
                    fc4.weight, fc4.bias, fc5.weight, fc5.bias and 6 more";
     assert!(message.contains(missing), "{message}");
-    let hint = "with `module.` taken from the state dict's names, 18 of the missing are there: see `Renamed`";
+    let hint =
+        "with `module.` removed from the state dict's names, 18 missing names are found: see `Renamed`";
     assert!(message.ends_with(hint), "{message}");
     let outer = Sequential::new(&Scope::new(&device, 1)).add("net", layer).unwrap();
     let message = outer.load_state_dict(&saved, Strict::Yes).unwrap_err().to_string();
-    let hint =
-        "with `net.` put in front of the state dict's names, 18 of the missing are there: see `Renamed`";
+    let hint = "with `net.` added to the state dict's names, 18 missing names are found: see `Renamed`";
     assert!(message.ends_with(hint), "{message}");
     let renamed = Renamed::new(&saved, |name| Some(format!("net.{name}"))).unwrap();
     let keys = outer.load_state_dict(&renamed, Strict::Yes).unwrap();

@@ -24,7 +24,7 @@ UNKNOWN = "nothing that Python's collector knows: C++ code holds it, or an objec
 def holders(tensor: Any) -> list[Holder]:
     """What keeps this tensor's memory: variables, containers, attributes, closures, tracebacks, graphs.
 
-    It takes a tenth of a second in most programs, and some seconds at most. It calls no code of the program's, keeps no
+    It takes a tenth of a second in most programs, and a few seconds at most. It calls no code of the program, keeps no
     reference, and allocates nothing on the GPU. Another tensor that shares the memory has its own holders.
     """
     torch = sys.modules.get("torch")
@@ -47,7 +47,7 @@ def chains(obj: Any) -> list[Chain]:
 
 
 def root_of_graph(tensor: Any, known: Tensors) -> Any:
-    """The tensor at the end of an autograd graph that saves this tensor's memory, if there is one beside its own."""
+    """The tensor at the end of an autograd graph that saves this tensor's memory, if there is one besides its own."""
     address = known.storage(tensor)[0]
     roots = [it for it in known.all() if it is not tensor and known.get(it, "grad_fn") is not None]
     roots.sort(key=lambda it: -known.order(it))

@@ -81,7 +81,7 @@ fn facts(plan: &Plan, verdict: &str) -> Vec<Section> {
     ]
 }
 
-/// The sets that ran: what they take of memory and of time.
+/// The sets that ran: the memory and the time that they take.
 fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool) -> Table {
     let name_width = ran.iter().map(|it| named(it).len()).max().unwrap_or(0);
     let column = |title, width| Column { key: title, title, width, unit: "" };
@@ -141,7 +141,7 @@ fn notes(plan: &Plan, ran: &[&Candidate], whole_bytes: bool) -> Vec<String> {
         note("close: on a real GPU the peak may exceed what is left, because addresses and cuDNN's kernels differ".to_owned());
     }
     if ran.iter().any(|it| it.caught.is_some()) {
-        note("as it is: what the program uses if memory does not run out; on this GPU it catches that and uses less".to_owned());
+        note("as it is: what the program uses if memory does not run out; on this GPU it catches the error and uses less".to_owned());
     }
     for it in ran.iter().filter(|it| it.set.has(Technique::Fsdp)) {
         let sent = it.cost.map_or(0, |cost| cost.wire_bytes);

@@ -118,7 +118,7 @@ pub(super) fn verdict(plan: &Plan) -> String {
             });
             match offer {
                 Some(it) => format!(
-                    "does NOT fit {name} under any set that keeps the numbers; with {} it does: {} (--numbers changed plans with it)",
+                    "does NOT fit {name} under any set that keeps the numbers; with {} it does: {} (add --numbers changed)",
                     it.set,
                     spare(it)
                 ),
@@ -130,7 +130,7 @@ pub(super) fn verdict(plan: &Plan) -> String {
     format!("{interrupted}{sentence}{}", largest.collect::<String>())
 }
 
-/// The alternative to the chosen set: a set at the limit if the chosen one has room, or one with room if it has none.
+/// The alternative to the chosen set: a set at the limit if the chosen one has room, or one with room if it has not.
 pub(super) fn other(plan: &Plan) -> Option<String> {
     let chosen = plan.chosen().filter(|it| it.fit.fits() && plan.goal == Goal::Fit)?;
     let all = plan.candidates.iter().filter(|it| it.set != chosen.set && it.fit.fits() && it.is_effective());
@@ -147,7 +147,7 @@ pub(super) fn other(plan: &Plan) -> Option<String> {
     if chosen.has_room() {
         let faster = all.filter(|it| !it.has_room() && it.step_s() < chosen.step_s());
         let fastest = faster.min_by(|a, b| a.step_s().total_cmp(&b.step_s()))?;
-        return Some(format!("at the limit, and not chosen: {}{}", named(fastest), slower(fastest)));
+        return Some(format!("faster, but only just fits: {}{}", named(fastest), slower(fastest)));
     }
     let roomy = all.filter(|it| it.has_room()).min_by(|a, b| a.step_s().total_cmp(&b.step_s()))?;
     let numbers = roomy.set.numbers().name();

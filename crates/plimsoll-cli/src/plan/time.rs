@@ -32,7 +32,7 @@ const FORWARD: f64 = 1.0 / 3.0;
 const KERNEL_S: f64 = 3e-6;
 /// Seconds that the host needs for an operator, with the Python and the dispatch around it.
 const HOST_S: f64 = 32e-6;
-/// Seconds of host time for each checkpointed block, beside its operators, with PyTorch's checkpointing or
+/// Seconds of host time for each checkpointed block, besides its operators, with PyTorch's checkpointing or
 /// ours: measured on an H200's host (note 0019).
 const AGAIN_S: f64 = 0.6e-3;
 /// The memory traffic under bf16 autocast: half for products and activations, the same for parameters and optimizers.

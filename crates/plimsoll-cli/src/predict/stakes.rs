@@ -15,11 +15,11 @@ use crate::exit::Failure;
 use crate::output;
 use crate::protocol::Read;
 
-/// The longest first run after which there is a second one.
+/// After a first run longer than this, there is no second one.
 pub(super) const LONGEST: Duration = Duration::from_secs(60);
 
 impl Outcome {
-    /// Runs the program again with the largest value of each line where an unknown one decides a size, if it fits without them.
+    /// Runs the program again with the largest value at each line where an unknown one decides a size, if it fits without them.
     ///
     /// # Errors
     /// The system's.

@@ -75,7 +75,7 @@ fn after_help() -> String {
     format!(
         "\
 The program's output and exit code are its own. With --no-watch alone nothing is injected. A technique that
-cannot be applied ends the program before a parameter has changed, with exit code 2.
+cannot be applied ends the program before any parameter changes, with exit code 2.
 
 Techniques, and what they do to losses and parameters:
 {}

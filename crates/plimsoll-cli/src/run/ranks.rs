@@ -185,7 +185,7 @@ fn shown(ranks: &mut [Rank], failed: Option<usize>) -> ExitStatus {
     let own = ranks[0].status.unwrap_or_default();
     let Some(place) = failed.filter(|place| *place > 0) else { return own };
     let status = ranks[place].status.unwrap_or_default();
-    // Where the first one failed by itself, it has said why.
+    // If the first rank failed too, it has printed why.
     if own.code().is_some_and(|code| code != 0) {
         return own;
     }

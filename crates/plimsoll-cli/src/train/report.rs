@@ -113,8 +113,8 @@ fn reserved(out: &mut String, outcome: &Outcome) {
         return;
     };
     let what = match memory.workspace_bytes {
-        None => "peak resident memory besides: program, threads, packing buffers, …",
-        Some(_) => "the GPU's memory besides: context, kernels, workspaces, other processes",
+        None => "the rest of peak resident memory: program, threads, packing buffers, …",
+        Some(_) => "the rest of the GPU's memory: context, kernels, workspaces, other processes",
     };
     let (data, batches) = match memory.workspace_bytes {
         None => ("  of it the data set", "  of it batches, at most"),

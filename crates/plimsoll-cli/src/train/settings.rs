@@ -23,7 +23,7 @@ pub(crate) struct Settings {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(..=256))]
     workers: u16,
     /// Capture the training step on a GPU after three steps, and replay it from then on: the same results with less work for the
-    /// host. Other devices train as without it
+    /// host. No effect on other devices
     #[arg(long)]
     capture: bool,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! What a pickle is read for: a [`Builder`] makes its values, and says what the objects that it names stand for.
+//! A [`Builder`] makes a pickle's values, and says what the objects that it names stand for.
 
 use std::io;
 
@@ -36,7 +36,7 @@ use std::io;
 /// # Ok::<(), Malformed>(())
 /// ```
 pub trait Builder {
-    /// A value; of a container, a handle of it.
+    /// A value; for a container, a handle to it.
     type Value: Copy;
     /// Why a pickle is refused.
     type Error: From<Malformed>;
@@ -68,16 +68,16 @@ pub trait Builder {
     /// Appends items to a list; returns its new value.
     ///
     /// # Errors
-    /// What is no list, and items that are not accepted.
+    /// A value that is no list, and items that are not accepted.
     fn append(&mut self, list: Self::Value, items: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
     /// Sets alternating keys and values in a dictionary; returns its new value.
     ///
     /// # Errors
-    /// What is no dictionary, and items that are not accepted.
+    /// A value that is no dictionary, and items that are not accepted.
     fn set(&mut self, dict: Self::Value, items: &[Self::Value]) -> Result<Self::Value, Self::Error>;
 
-    /// The text that a value is, if it is one.
+    /// The value's text, if it is a text.
     fn text_of(&self, value: Self::Value) -> Option<String>;
 
     /// A Python object, by its module and name.
@@ -86,7 +86,7 @@ pub trait Builder {
     /// One that is not known.
     fn global(&mut self, module: &str, name: &str) -> Result<Self::Value, Self::Error>;
 
-    /// An object that lies outside the pickle, by its id. None is known unless a builder says so.
+    /// An object that lies outside the pickle, by its id. By default none is known.
     ///
     /// # Errors
     /// An id that is not known.
@@ -94,7 +94,7 @@ pub trait Builder {
         Err(Malformed::Opcode(super::opcode::BINPERSID).into())
     }
 
-    /// What a function gives for its arguments. None is known unless a builder says so.
+    /// What a function returns for its arguments. By default none is known.
     ///
     /// # Errors
     /// A function or arguments that are not known.
@@ -106,7 +106,7 @@ pub trait Builder {
         Err(Malformed::Opcode(super::opcode::REDUCE).into())
     }
 
-    /// Gives an object its attributes. None may have any unless a builder says so.
+    /// Gives an object its attributes. By default none may have any.
     ///
     /// # Errors
     /// An object that may have none.
@@ -124,7 +124,7 @@ pub trait Builder {
         value
     }
 
-    /// So many values were put on the stack: for a builder that limits them.
+    /// This many values were put on the stack: for a builder that limits them.
     ///
     /// # Errors
     /// More than are accepted.
@@ -132,7 +132,7 @@ pub trait Builder {
         Ok(())
     }
 
-    /// The machine's own memory, told now and then: for a builder that limits it.
+    /// The machine's own memory, reported now and then: for a builder that limits it.
     ///
     /// # Errors
     /// More than is accepted.
@@ -146,7 +146,7 @@ pub trait Builder {
 pub enum Scalar {
     /// `None`.
     None,
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
     /// An integer.
     Int(i64),
@@ -175,16 +175,16 @@ impl Slot {
     }
 }
 
-/// Why bytes are no pickle that is read.
+/// Why a pickle cannot be read.
 #[derive(Debug)]
 pub enum Malformed {
-    /// The system's own error, or that of what unpacks the bytes.
+    /// An error of the system, or of the decompressor.
     Io(io::Error),
     /// It ends in the middle.
     Ends,
     /// A protocol that is not 2 to 5.
     Protocol(u8),
-    /// An operation that is not read, by its byte.
+    /// An operation that is not supported, by its byte.
     Opcode(u8),
     /// An operation that takes from an empty stack, or a memo that was never written.
     Broken(&'static str),

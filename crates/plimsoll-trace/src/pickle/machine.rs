@@ -9,10 +9,10 @@ use super::source::Source;
 /// How often the builder is told of the machine's memory, in bytes of the file.
 const ACCOUNT_BYTES: u64 = 1 << 20;
 
-/// Reads a pickle to its end: the offset behind it, and its outermost value.
+/// Reads a pickle to its end. Returns the offset after it, and its outermost value.
 ///
 /// # Errors
-/// What is no pickle, and what the builder refuses, with its offset.
+/// The bytes are no pickle, or the builder refuses a value; with the offset.
 pub fn read<B: Builder>(input: impl Read, builder: &mut B) -> Result<(u64, B::Value), (u64, B::Error)> {
     let source = Source::new(input);
     Machine { source, builder, stack: Vec::new(), marks: Vec::new(), memo: Vec::new() }.run()
@@ -299,7 +299,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
     }
 
     fn long(&mut self, length: u64) -> Result<(), B::Error> {
-        // Nearly all are addresses of 6 bytes and times of 7; the sign is spread from the top.
+        // Nearly all are addresses of 6 bytes and times of 7; the two shifts extend the sign.
         if let (1..=8, Some(&bytes)) = (length, self.source.window().first_chunk::<8>()) {
             let empty_bits = 64 - 8 * length as u32;
             self.scalar(Scalar::Int((i64::from_le_bytes(bytes) << empty_bits) >> empty_bits))?;
@@ -392,7 +392,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         self.stack.pop().ok_or_else(|| empty_stack().into())
     }
 
-    /// A line of text: a name. No known one is as long as what is read of it.
+    /// A line of text: a name. At most 200 bytes are read; no known name is that long.
     fn line(&mut self) -> Result<String, Malformed> {
         let mut line = Vec::new();
         while line.len() < 200 {
@@ -417,5 +417,5 @@ fn never_written() -> Malformed {
 
 #[cold]
 fn never_began() -> Malformed {
-    Malformed::Broken("items end that never began")
+    Malformed::Broken("items end without a mark")
 }

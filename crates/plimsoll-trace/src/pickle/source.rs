@@ -30,7 +30,7 @@ impl<R: Read> Source<R> {
         self.start + self.next as u64
     }
 
-    /// The offset up to which the file was read, if it could not be read on.
+    /// The offset up to which the file was read, if reading failed there.
     pub(super) fn failed_at(&self) -> Option<u64> {
         self.has_failed.then_some(self.start + self.end as u64)
     }
@@ -104,7 +104,7 @@ impl<R: Read> Source<R> {
         filled
     }
 
-    /// Reads until `count` bytes are in the window, which widens as they come: a length may be a lie.
+    /// Reads until `count` bytes are in the window, which widens as they come: a stated length may be false.
     fn fill(&mut self, count: usize) -> Result<(), Malformed> {
         while self.end < count {
             if self.end == self.window.len() {

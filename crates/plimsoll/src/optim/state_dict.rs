@@ -89,7 +89,7 @@ fn wrong<O: Algorithm>(message: &str) -> Error {
     Error::Argument { op: O::NAME, message: format!("load_state_dict: {message}") }
 }
 
-/// Options with those of a saved group in their place; keys that are not options here are passed over.
+/// Options, replaced by those of a saved group; keys that are not options here are ignored.
 fn merged<O: Algorithm>(current: &O, saved: &GroupState) -> Result<O> {
     let known = options_of(current);
     let is_missing =
@@ -146,14 +146,14 @@ fn copied<O: Algorithm>(
 pub(super) fn load<O: Algorithm>(groups: &mut [ParamGroup<O>], saved: &OptimizerState) -> Result<()> {
     let (here, there) = (groups.len(), saved.param_groups.len());
     if here != there {
-        return Err(wrong::<O>(&format!("{there} parameter groups were saved, here are {here}")));
+        return Err(wrong::<O>(&format!("{there} parameter groups were saved, this optimizer has {here}")));
     }
     let mut loaded = Vec::new();
     for (at, (group, saved_group)) in groups.iter().zip(&saved.param_groups).enumerate() {
         let (here, there) = (group.parameters.len(), saved_group.params.len());
         if here != there {
             return Err(wrong::<O>(&format!(
-                "group {at} was saved with {there} parameters, here it has {here}"
+                "group {at} was saved with {there} parameters, this one has {here}"
             )));
         }
         let options = merged(&group.options, saved_group)?;

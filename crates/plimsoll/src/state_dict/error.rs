@@ -51,10 +51,10 @@ pub enum SerializeError {
         /// The process that uses it.
         by: String,
     },
-    /// Keys that do not go with the model.
+    /// Keys that do not match the model's.
     #[error(transparent)]
     Keys(Box<IncompatibleKeys>),
-    /// A tensor operation that failed, for want of memory most likely.
+    /// A tensor operation that failed, most likely for lack of memory.
     #[error(transparent)]
     Tensor(#[from] plimsoll_tensor::Error),
 }
@@ -81,7 +81,7 @@ fn damage(path: &Path, what: &str, good: Option<&Path>) -> String {
     format!("{}: {what} is damaged, its checksum differs; {good}", path.display())
 }
 
-/// Keys of a state dict that do not go with a model, all of them.
+/// All keys of a state dict that do not match a model's.
 ///
 /// ```
 /// use plimsoll::nn::{Linear, Module, Scope, Sequential};
@@ -136,7 +136,7 @@ fn more(names: usize) -> Option<String> {
 }
 
 impl IncompatibleKeys {
-    /// What to write or to leave out in front of the state dict's names for most of the missing to be there, and for how many.
+    /// The prefix to add to the state dict's names, or to remove, so that most missing names are found, and how many are.
     fn prefix(&self) -> Option<(bool, &str, usize)> {
         let [missing, unexpected] = [&self.missing, &self.unexpected]
             .map(|names| names.iter().map(String::as_str).collect::<BTreeSet<_>>());
@@ -181,10 +181,10 @@ impl fmt::Display for IncompatibleKeys {
             write!(f, "\n {more} whose shapes differ")?;
         }
         if let Some((is_absent, prefix, count)) = self.prefix() {
-            let how = if is_absent { "put in front of" } else { "taken from" };
+            let how = if is_absent { "added to" } else { "removed from" };
             write!(
                 f,
-                "\n  with `{prefix}` {how} the state dict's names, {count} of the missing are there: see `Renamed`"
+                "\n  with `{prefix}` {how} the state dict's names, {count} missing names are found: see `Renamed`"
             )?;
         }
         Ok(())

@@ -13,7 +13,7 @@ pub trait TensorSource {
     /// The names, in order.
     fn names(&self) -> Vec<String>;
 
-    /// The shape of a tensor; `None` where there is none of this name.
+    /// The shape of a tensor; `None` if there is none of this name.
     fn shape(&self, name: &str) -> Option<Vec<usize>>;
 
     /// A tensor, on a device.
@@ -22,7 +22,7 @@ pub trait TensorSource {
     /// A name that is not there, a file that is damaged, out of memory.
     fn tensor(&self, name: &str, device: &Device) -> Result<Tensor, SerializeError>;
 
-    /// The tensors read so far whose values include NaN or infinity. Of what is in memory already, none is read.
+    /// The tensors read so far whose values include NaN or infinity. Tensors in memory already are not read.
     fn not_finite(&self) -> Vec<String> {
         Vec::new()
     }
@@ -37,7 +37,7 @@ pub trait TensorSource {
     }
 }
 
-/// Whether names that do not go with the model are an error: PyTorch's `strict`.
+/// Whether names that do not match the model's are an error: PyTorch's `strict`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strict {
     /// They are.
@@ -123,13 +123,13 @@ impl TensorSource for StateDict {
     }
 }
 
-/// Copies the tensors of a source into those of a model, a tensor at a time. Types are converted. Gives back the names that
-/// do not go together, which with [`Strict::Yes`] are an error.
+/// Copies the tensors of a source into those of a model, a tensor at a time. Types are converted. Returns the names that do
+/// not match, which are an error with [`Strict::Yes`].
 ///
-/// A name that is missing is not, where another name of the same tensor (tied weights) is there.
+/// A name does not count as missing if another name of the same tensor (tied weights) is there.
 ///
 /// # Errors
-/// Names and shapes that do not go together, all of them: nothing has changed then. A file that is damaged, out of memory.
+/// All names and shapes that do not match: nothing has changed then. A file that is damaged, out of memory.
 pub fn load_into(
     model: &StateDict,
     kind: &str,

@@ -1,5 +1,5 @@
-"""From an object up to a name of the program's: breadth first over the objects that refer to it, as the collector knows
-them, until a module's variable, a class, or a variable of a running function is reached.
+"""From an object up to a name in the program: a breadth-first walk over its referrers, as the garbage collector knows
+them, up to a module's variable, a class, or a variable of a running function.
 
 The collector does not know the variables of running functions; they are read from the threads' frames. The walk holds
 objects only while it lasts.
@@ -32,7 +32,7 @@ class Local:
 
 
 class Chain:
-    """The objects from the one whose holder is looked for up to the topmost that was found, and what that is."""
+    """The objects from the one asked about up to the topmost found, and what that one is."""
 
     def __init__(self, objects: list[Any], root: Local | str | None, is_garbage: bool = False) -> None:
         self.objects = objects
@@ -58,7 +58,7 @@ class Branch:
 
 
 class Climb:
-    """The roots of this moment, and walks up to them."""
+    """The roots at this moment, and walks up to them."""
 
     def __init__(self) -> None:
         self.until = time.monotonic() + SECONDS
@@ -71,7 +71,7 @@ class Climb:
         return time.monotonic() > self.until
 
     def chains(self, starts: tuple[Any, ...]) -> list[list[Chain]]:
-        """For each object, a chain for each that refers to it."""
+        """For each object, a chain for each of its referrers."""
         branches = self.branches(starts)
         found = [[Chain([it], root) for root in self.locals.get(id(it), ())] for it in starts]
         self.own.update(id(chain.objects) for chains in found for chain in chains)
@@ -85,7 +85,7 @@ class Climb:
         return found
 
     def branches(self, starts: tuple[Any, ...]) -> list[tuple[int, Branch]]:
-        """A branch for each object that refers to one of these, with the place of that one."""
+        """A branch for each referrer of these objects, with the place of the object it refers to."""
         found: list[tuple[int, Branch]] = []
         for owner, below in self.referring(starts):
             for nth, start in enumerate(starts):
@@ -152,7 +152,7 @@ class Climb:
         return self.made(branch, tops[0] if tops else above[0][0], None, is_garbage)
 
     def is_garbage(self, branch: Branch, branches: list[tuple[int, Branch]], found: list[list[Chain]]) -> bool:
-        """Whether all references to the objects above the start are among themselves: they are in a cycle."""
+        """Whether nothing else refers to the objects above the start: they are in a cycle."""
         if branch.frontier or len(branch.objects) >= MOST or self.is_late():
             return False
         counts = dict.fromkeys(branch.objects, 0)

@@ -1,4 +1,4 @@
-"""What keeps memory that grows from step to step, or that is there when memory runs out, as `predict` and `run` say it."""
+"""What keeps memory that grows from step to step, or that is left when memory runs out, for `predict` and `run`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .holder import Holder
 from .survey import Survey
 
 ROWS = 3  # holders that are named
-SHARE = 0.3  # of what has grown, which a holder keeps at least
-LEAST = 0.1  # the same of all allocated bytes, where memory runs out
-LOOKS = 3  # failed requests at which it is looked up: a program may catch thousands
+SHARE = 0.3  # of what has grown: a holder that keeps less is not named
+LEAST = 0.1  # the same of all allocated bytes, if memory runs out
+LOOKS = 3  # failed requests that are looked into: a program may catch thousands
 
 
 class Growing:
@@ -24,21 +24,21 @@ class Growing:
         self.looks = 0
 
     def stepped(self, levels: dict[int, int], is_last: bool) -> None:
-        """After a step: looks up who keeps what on the devices whose memory grows, at the first such step and at the last."""
+        """After a step: surveys the devices whose memory grows, at the first such step and at the last."""
         for device, level in levels.items():
             self.begins(device, level)
             if is_last:
                 self.grew(device, level)
 
     def begins(self, device: int, level: int) -> None:
-        """Memory grows, and this much is allocated now: the first time, looks up who keeps what."""
+        """Memory grows, and this much is allocated now: the first time, takes a survey."""
         if device not in self.first:
             survey = self.survey(device)
             if survey is not None:
                 self.first[device] = level, survey
 
     def grew(self, device: int, level: int) -> None:
-        """Looks up who keeps a good part of what was allocated since then."""
+        """Finds what keeps a good part of the memory allocated since the first survey."""
         before, first = self.first.get(device, (level, None))
         survey = self.survey(device) if first is not None and level > before else None
         if first is None or survey is None:
@@ -48,7 +48,7 @@ class Growing:
         self.keep(device, [it for key, it in grown.items() if it.bytes - known[key] >= SHARE * (level - before)])
 
     def ran_out(self, device: int, level: int) -> None:
-        """A request failed: looks up who keeps what has grown, or much of all memory, but for variables with a tensor or two."""
+        """A request failed: finds what keeps the growth, or else much of all memory, except variables with a tensor or two."""
         self.looks += 1
         if self.looks > LOOKS:
             return
@@ -66,7 +66,7 @@ class Growing:
             return None
 
     def keep(self, device: int, found: list[Holder]) -> None:
-        """The largest are what is said."""
+        """Keeps the largest for the report."""
         self.found[device] = sorted(found, key=lambda it: -it.bytes)[:ROWS]
 
     def rows(self) -> list[protocol.Holder]:

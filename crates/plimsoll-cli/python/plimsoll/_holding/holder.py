@@ -37,7 +37,7 @@ class Holder:
 
 
 def best(found: list[Chain]) -> list[Chain]:
-    """Those that lead to a name of the program's; if there are none, to any name; if there is none, all."""
+    """Those that lead to a name in the program; else to any name; else those not in a cycle; else all."""
     named = [it for it in found if it.root is not None or len(it.objects) > 1 and is_a(it.objects[-1], type)]
     own = [it for it in named if not (isinstance(it.root, Local) and is_library(it.root.file))]
     alive = [it for it in found if not it.is_garbage]

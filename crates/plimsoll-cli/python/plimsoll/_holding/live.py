@@ -1,7 +1,7 @@
-"""The tensors of the process that Python knows, their bytes, and what their autograd graphs keep beside them.
+"""The tensors of the process that Python knows, their bytes, and what their autograd graphs keep besides them.
 
-Storages are told apart by their address, and never read. Functions of PyTorch's subclasses and modes are off meanwhile,
-and no hook of saved tensors runs.
+Storages are told apart by their address, and never read. Meanwhile no code of tensor subclasses or modes runs, and no
+saved-tensor hook.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Tensors:
         self.kinds: dict[int, bool] = {}  # by the address of a class: whether its objects are plain tensors
 
     def is_tensor(self, obj: Any) -> bool:
-        """Whether an object is a tensor with memory of its own: not one around others, as a DTensor."""
+        """Whether an object is a tensor with memory of its own: not a wrapper of others, such as a DTensor."""
         kind = type(obj)
         known = self.kinds.get(id(kind))
         if known is None:
@@ -51,7 +51,7 @@ class Tensors:
             return None
 
     def storage(self, tensor: Any) -> tuple[int, int]:
-        """The address and bytes of a tensor's storage, the latter as the allocator rounds them; 0 for others."""
+        """The address and bytes of a tensor's storage, the latter as the allocator rounds them; zeros if it has none."""
         try:
             storage = self.base.untyped_storage(tensor)
             return storage._cdata, -(-storage.nbytes() // 512) * 512
@@ -91,8 +91,8 @@ class Tensors:
         return found, storages
 
     def graphs(self, roots: list[Any], device: int | None = None) -> list[dict[int, int]]:
-        """For each tensor the storages that the graph behind it saves for its backward pass, and their bytes. What several
-        share is the first one's.
+        """For each tensor, the storages that the graph behind it saves for its backward pass, and their bytes. What several
+        share counts for the first.
         """
         seen: set[int] = set()
         kept = []  # the nodes: their addresses are not used again meanwhile

@@ -1,4 +1,4 @@
-"""The words for a chain of objects: an expression as the program would write it, and where its first name is."""
+"""The text for a chain of objects: an expression as the program would write it, and where its first name is defined."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Part:
 
 
 def cut(expression: str) -> str:
-    """An expression of some length."""
+    """The expression, without its middle if it is long."""
     return expression if len(expression) <= LONGEST else f"{expression[: LONGEST // 2]}…{expression[-LONGEST // 2 :]}"
 
 
@@ -70,7 +70,7 @@ def parts(chain: Chain) -> list[Part]:
     found = [first(chain)]
     at = len(objects) - 1
     if isinstance(chain.root, str) and at:
-        # The module's variables and the one that leads on.
+        # The top is the module's dictionary, which `first` has read.
         at -= 1
     while at > 0:
         at = down(objects, at, found)

@@ -1,4 +1,4 @@
-"""An object's class, attributes and locals, read without calling any code of the program's: it may have classes whose
+"""An object's class, attributes and locals, read without calling any code of the program: it may have classes whose
 `__eq__`, `__repr__` or `__getattr__` fail, read the device, or never end.
 """
 
@@ -69,8 +69,8 @@ def elements(many: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def locals_of(frame: FrameType) -> list[tuple[str, Any]]:
-    """The variables of a function's frame. Python before 3.13 makes a dictionary for that, which would stay with the
-    frame, and with it the tensors.
+    """The variables of a function's frame. Python before 3.13 makes a dictionary for them, which would keep the
+    tensors alive as long as the frame.
     """
     names = frame.f_locals
     found = list(names.items())
@@ -80,7 +80,7 @@ def locals_of(frame: FrameType) -> list[tuple[str, Any]]:
 
 
 def is_function(frame: FrameType) -> bool:
-    """Whether a frame has variables of its own, as a module's and a class body's has not."""
+    """Whether a frame has variables of its own, unlike a module's or a class body's."""
     return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
@@ -97,8 +97,8 @@ def frame_of(generator: Any) -> FrameType | None:
 
 
 def name_of_globals(variables: dict[Any, Any]) -> str | None:
-    """The name of the module whose variables a dictionary has; None if it is another dictionary. The keys of that may be
-    objects with an `__eq__`.
+    """The name of the module whose variables these are; None for any other dictionary, whose keys may have an `__eq__` of
+    their own.
     """
     if not all(type(it) is str for it in list(variables)) or "__builtins__" not in variables:
         return None

@@ -1,7 +1,7 @@
-"""What keeps the memory of a GPU beside the model and its optimizer: lists, dictionaries, attributes, closures, tracebacks,
+"""What keeps the memory of a GPU besides the model and its optimizer: lists, dictionaries, attributes, closures, tracebacks,
 cycles, and autograd graphs that nothing frees.
 
-Of many tensors of one size a few are looked up, so 100,000 take little longer than ten.
+Of many tensors of one size only a few are looked up, so 100,000 take little longer than ten.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from .objects import attributes, is_a
 
 GROUPS = 12  # groups of tensors that are looked up
 SAMPLES = 3  # tensors of each
-FEW = 3  # with fewer tensors a variable keeps what a step works with, and nothing of other steps
+FEW = 3  # a variable with fewer tensors keeps what the current step needs, nothing of earlier ones
 
 
 class Survey:
-    """The holders at one moment, by their words without indices."""
+    """The holders at one moment, by their text without indices."""
 
     def __init__(self, torch: Any, device: int | None) -> None:
         self.known, self.device = Tensors(torch), device
         self.found: dict[str, Holder] = {}
-        self.plain: set[str] = set()  # of them variables that keep a tensor or two
+        self.plain: set[str] = set()  # those that are variables with a tensor or two
         with self.known.quiet():
             tensors, model = self.tensors(torch)
             graphs = self.graphs(tensors, model)
@@ -57,7 +57,7 @@ class Survey:
         return tensors, model
 
     def graphs(self, tensors: list[Any], model: set[int]) -> Graphs:
-        """What the graphs behind tensors keep, by the tensors' addresses. A graph is its last tensor's."""
+        """What the graphs behind tensors keep, by the tensors' addresses. A graph counts for its last tensor."""
         known = self.known
         roots = [it for it in tensors if known.get(it, "grad_fn") is not None]
         roots.sort(key=lambda it: -known.order(it))
@@ -69,7 +69,7 @@ class Survey:
         }
 
     def groups(self, tensors: list[Any], model: set[int], graphs: Graphs) -> list[list[Any]]:
-        """Tensors that keep about the same bytes, those groups that keep most."""
+        """Groups of tensors that keep about the same bytes each, the largest groups first."""
         known, seen = self.known, model.union(*graphs.values())
         groups: dict[Any, list[Any]] = {}
         sizes: dict[Any, int] = {}
@@ -98,10 +98,10 @@ class Survey:
                     self.add(*max(found, key=lambda it: it[1].tensors), len(group) // len(of_group))
 
     def add(self, chain: Chain, holder: Holder, times: int) -> None:
-        """A holder of one tensor, which stands for some: of what its container keeps, otherwise of their share."""
+        """Adds the holder of a sampled tensor: with all that its container keeps, or else `times` what it keeps itself."""
         part, key = parts(chain)[0], masked(text_of(chain))
         if part.kind == "unknown":
-            return  # the arguments of a call that runs, mostly
+            return  # mostly arguments of a running call
         is_variable = part.owner is None and part.kind in ("local", "global", "thread")
         if is_variable and (part.many is None or holder.tensors < FEW):
             self.plain.add(key)
@@ -116,7 +116,7 @@ class Survey:
 
 
 def masked(text: str) -> str:
-    """A holder's words without its indices."""
+    """A holder's text without its indices."""
     return re.sub(r"\[\d+\]", "[…]", text)
 
 

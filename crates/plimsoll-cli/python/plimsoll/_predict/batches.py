@@ -1,6 +1,6 @@
-"""The batches of the training's loader that would come after the steps: is one of them larger than those that the steps had?
+"""The batches of the training loader that follow the last step: is one of them larger than those of the steps?
 
-They are made, not trained with; the largest then gets one step. Where making them takes long, only the first ones are.
+They are loaded, not trained on; the largest then gets one step. If loading is slow, only the first ones are loaded.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from typing import Any
 
 from .. import protocol
 
-SECONDS = 0.4  # for making batches
-MORE = 1.02  # times as many elements, which are worth a step
+SECONDS = 0.4  # for loading batches
+MORE = 1.02  # a batch with this many times the elements is worth a step
 
 
 class Batches:
-    """The batches of one loop over the training's loader."""
+    """The batches of one loop over the training loader."""
 
     def __init__(self, torch: Any, iterator: Any, loader: Any) -> None:
         self.torch, self.iterator = torch, iterator
@@ -49,7 +49,7 @@ class Batches:
         return sum(self.elements(it, depth + 1) for it in parts) if depth < 4 else 0
 
     def larger(self, following: Callable[[Any], Any]) -> Any:
-        """The largest batch of those that follow, if it is larger than those before; else None."""
+        """The largest of the following batches, if it is larger than those before; else None."""
         if self.is_searched:
             return None
         self.is_searched = True
@@ -67,7 +67,7 @@ class Batches:
         return found
 
     def row(self) -> protocol.Batches | None:
-        """A row for the report, if a larger batch may come."""
+        """A row for the report, if a larger batch may still come."""
         if not self.is_searched or self.is_complete or len(self.sizes) < 2:
             return None
         return protocol.Batches(made=self.made, total=self.total)

@@ -1,7 +1,7 @@
-"""The test of an `if`: whether it can change while a loop goes round, and when it will be true.
+"""The test of an `if`: whether it can change while a loop runs, and when it will be true.
 
-Only plain values are looked at (numbers, texts, lengths), and nothing of the program's is called: where the test has such values
-alone, it is evaluated with those that they will have if they go on as so far.
+Only plain values are read (numbers, texts, lengths), and no code of the program is called. A test of plain values alone is evaluated
+with the values that they will have if they keep changing as they did so far.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from .growth import ENDLESS, value_of
 from .source import last_name
 
-FURTHEST = 30_000  # the last step of those that are tried one by one
-UNKNOWN = object()  # in place of a value that is not plain, which must not be kept alive
+FURTHEST = 30_000  # steps are tried one by one up to this one
+UNKNOWN = object()  # stands for a value that is not plain, and must not be kept alive
 BARE: dict[str, Any] = {"__builtins__": {}}
 PLAIN = (int, float, bool, str, type(None))
 LEAVES = (ast.Name, ast.Attribute, ast.Subscript, ast.Call)
@@ -33,7 +33,7 @@ REST = (
 )
 LARGE = (ast.Pow, ast.LShift)  # their results may take long
 ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
-# Names of counters, where the value is not seen: the arguments of functions.
+# Names taken for counters if the value is not seen, as of a function's arguments.
 COUNTERS = set(
     "step epoch iteration iter it i t idx batch_idx global_step iter_num step_num current_step current_epoch n_iter update"
     " episode counter num_updates total_steps_done".split()
@@ -57,10 +57,10 @@ class Condition:
         self.leaves = {ast.unparse(leaf): leaf for leaf in leaves(test)}
         self.first: tuple[int, dict[str, Any]] | None = None  # a step, and the values at its end
         self.last: tuple[int, dict[str, Any]] | None = None
-        self.is_steady = True  # whether the values went on evenly so far
+        self.is_steady = True  # whether the values changed evenly so far
         self.names = [f"v{nth}" for nth in range(len(self.leaves))]
         self.code = self.compiled()
-        self.ahead: dict[bool, tuple[bool, int | None]] = {}  # when the test will be so, as far as it was searched
+        self.ahead: dict[bool, tuple[bool, int | None]] = {}  # when the test will be so, as far as was searched
 
     def compiled(self) -> CodeType | None:
         """The test with a name in place of each part that has a value; None if it has other operations."""
@@ -106,7 +106,7 @@ class Condition:
         return found
 
     def expected(self, step: int) -> dict[str, Any] | None:
-        """The values at the end of a step, if they go on as between the first and the last look; None if unknown."""
+        """The values at the end of a step, if they keep changing as between the first and the last look; None if unknown."""
         course = self.course()
         if course is None or self.last is None:
             return None
@@ -123,7 +123,7 @@ class Condition:
             return None  # a comparison of a number and None, a division by zero
 
     def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
-        """Whether it is known when the test will be `wanted`, and the step; None if never in `total` steps, as far as is seen."""
+        """Whether it is known when the test will be `wanted`, and the step; None: not in `total` steps."""
         if self.last is None or not self.is_steady or not self.has_changed():
             return False, None
         known = self.ahead.get(wanted)
@@ -171,13 +171,13 @@ class Condition:
         return any(type(value) in PLAIN and value != self.first[1].get(text) for text, value in self.last[1].items())
 
     def can_change(self) -> bool:
-        """Whether the test can change as the program goes on. What a value of the configuration decides never does."""
+        """Whether the test can change as the program goes on. A test of configuration values cannot."""
         compares = any(isinstance(it, ast.Compare) and isinstance(it.ops[0], ORDER) for it in ast.walk(self.test))
         compares = compares or any(isinstance(getattr(it, "op", None), ast.Mod) for it in ast.walk(self.test))
         return self.has_changed() or any(self.is_open(leaf, compares) for leaf in self.leaves.values())
 
     def is_open(self, leaf: Any, compares: bool) -> bool:
-        """The same of one part: chance, a counter, a container that is filled."""
+        """The same of one part: a random number, a counter, a container that fills up."""
         if isinstance(leaf, ast.Call):
             name = last_name(leaf.func)
             if name == "len":

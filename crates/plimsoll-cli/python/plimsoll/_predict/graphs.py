@@ -1,7 +1,7 @@
 """Graphs of forward passes in evaluation that no backward pass uses: `torch.no_grad()` would have saved their memory.
 
-A graph counts as used once the backward pass comes to the node of a result, or, in a program without an optimizer, once
-anything asks for a gradient: it may begin at a tensor inside, as for a map of what the model looks at.
+A graph counts as used once a backward pass reaches the node of a result. After a call of `torch.autograd.grad` all do:
+it may begin at a tensor inside the model, as for a saliency map.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Line:
     """The calls of models at one line of the program."""
 
     def __init__(self) -> None:
-        self.calls = self.bytes = self.most_bytes = 0  # of graphs that are there now, and at most
+        self.calls = self.bytes = self.most_bytes = 0  # of the graphs alive now, and the most at once
         self.is_used = False
         self.step = 0  # the program's step at the last call
 
@@ -42,7 +42,7 @@ class Graphs:
         self.watch_calls()
 
     def watch_calls(self) -> None:
-        """Patches the call of modules, and what asks for single gradients."""
+        """Patches `Module.__call__` and `torch.autograd.grad`."""
         torch, graphs = self.torch, self
         module, gradient = torch.nn.Module, torch.autograd.grad
         original = module.__call__
@@ -76,7 +76,7 @@ class Graphs:
         return is_recorded and bool(torch.cuda.is_initialized())
 
     def call(self, original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls it, and notes what its graph keeps beside its results."""
+        """Calls it, and notes what its graph keeps besides its results."""
         torch = self.torch
         before = self.level()
         result = original(module, *args, **kwargs)

@@ -1,7 +1,7 @@
 """Whether statements that did not run may matter for memory: they run a model or an optimizer, make or keep tensors, or change a
 size. Printing, logging and saving do not.
 
-The names are looked up as a frame has them; functions of the program are followed. Nothing is called.
+Names are looked up in a frame. The program's own functions are read, too; nothing is called.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from .names import HOLDS, METADATA, READERS, SHOWS
 from .source import Source, is_library, last_name, looked_up, own_nodes, scope_of
 
-DEPTH = 4  # functions of the program that call each other
-# Functions and methods of PyTorch that need no memory worth a word.
+DEPTH = 4  # nested calls of the program's functions that are followed
+# Functions and methods of PyTorch that need hardly any memory.
 LIGHT = set(
     "save load state_dict load_state_dict train eval zero_grad no_grad enable_grad inference_mode autocast set_grad_enabled"
     " manual_seed seed synchronize empty_cache memory_allocated max_memory_allocated memory_reserved memory_stats memory_summary"
@@ -26,7 +26,7 @@ LIGHT = set(
 
 
 class Names:
-    """The names that a function of the program has, in place of its frame."""
+    """The names visible in a function of the program, in place of its frame."""
 
     def __init__(self, variables: Mapping[str, Any], module: dict[str, Any], code: types.CodeType) -> None:
         self.f_locals, self.f_globals, self.f_code = types.MappingProxyType(dict(variables)), module, code
@@ -44,7 +44,7 @@ class Heavy:
         return any(self.is_one(node, names, depth) for it in statements for node in (it, *own_nodes(it)))
 
     def is_one(self, node: Any, names: Any, depth: int) -> bool:
-        """The same of one node."""
+        """The same for one node."""
         if isinstance(node, ast.Call):
             return self.calls(node, names, depth)
         if isinstance(node, (ast.Assign, ast.AugAssign)):
@@ -80,7 +80,7 @@ class Heavy:
         return isinstance(node.func, ast.Attribute) and (name == "step" or hasattr(torch.Tensor, name))
 
     def is_maker(self, kind: type) -> bool:
-        """Whether a class is one of models, optimizers or loaders."""
+        """Whether a class is a model, an optimizer, a loader or a tensor."""
         torch = self.torch
         return issubclass(kind, (torch.nn.Module, torch.optim.Optimizer, torch.utils.data.DataLoader, torch.Tensor))
 

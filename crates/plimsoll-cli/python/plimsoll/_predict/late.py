@@ -1,8 +1,8 @@
-"""Code of the training loop that did not run in the first steps: the arms of an `if` whose test changes as the loop goes round, in the
-loop's body and in functions that it calls.
+"""Code of the training loop that did not run in the first steps: the arms (branches) of an `if` whose test changes as the loop runs, in
+the loop's body and in functions that it calls.
 
-Which lines ran is known (lines.py), and often also when a test will be true (conditions.py). Where steps are cheap, the run goes on
-until such arms have run a few times; the others are listed (`rows`).
+lines.py records which lines ran; conditions.py often knows when a test will be true. If steps are cheap, the run goes on until these
+arms have run a few times; those that still did not run are listed (`rows`).
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from .heavy import Heavy, Names
 from .lines import Lines
 from .source import Source, looked_up, own_nodes, scope_of
 
-BUDGET = 1.5  # seconds of the processor's time for further steps, where they suffice
-BLIND = 0.7  # the same, where it is not known whether they do
-WAITING = 2.5  # times as long where the program waits for something else
-ENOUGH = 3  # steps in which an arm has run, after which it has shown what it does
-LAG = 2  # steps after an arm ran in which what it keeps is seen: before, a variable may have kept it, too
-AFTER = 8  # steps after an arm first ran, in which growth that it began is seen
+BUDGET = 1.5  # seconds of CPU time for further steps, if they will reach a missing arm
+BLIND = 0.7  # the same, if that is not known
+WAITING = 2.5  # times as much wall-clock time, for a program that waits
+ENOUGH = 3  # an arm that ran in this many steps has shown what it does
+LAG = 2  # steps after an arm ran until what it keeps is seen: at first a variable may hold it, too
+AFTER = 8  # steps after an arm first ran, in which growth that it causes is seen
 MOST = 20  # rows
 LEAVING = (ast.Continue, ast.Break, ast.Return)
 
 
 class Arm:
-    """The statements that run where a test is `wanted`."""
+    """One branch of an `if`: the statements that run if its test is `wanted`."""
 
     def __init__(self, code: CodeType, file: str, condition: Condition, wanted: bool, statements: list[Any]) -> None:
         self.code, self.file, self.condition, self.wanted, self.statements = code, file, condition, wanted, statements
         self.line, self.end = statements[0].lineno, statements[-1].end_lineno or statements[-1].lineno
-        # Where both are on one line, that the line ran says nothing; that the test was true does.
+        # If the test and the arm share a line, only the test's value shows whether the arm ran.
         self.is_inline = self.line == condition.test.lineno
-        self.held = 0  # steps at whose end the test was so
+        self.held = 0  # steps at whose end the test was as wanted
         self.is_heavy: bool | None = None
         self.began: int | None = None  # the step in which it first ran
         self.count = self.latest = 0  # in how many steps it ran, and the last of them
@@ -98,7 +98,7 @@ class Late:
             for arm in self.arms:
                 self.look(arm, frames, step)
         except Exception:
-            self.lines.stop()  # source that is read wrongly says nothing
+            self.lines.stop()  # misread source must not fail the program
 
     def program(self, frame: FrameType | None) -> Iterator[FrameType]:
         """The frames of the program on the stack, the innermost first."""
@@ -152,7 +152,7 @@ class Late:
                     yield Arm(code, source.file, condition, False, block[block.index(node) + 1 :])
 
     def look(self, arm: Arm, frames: list[FrameType], step: int) -> None:
-        """Notes at the end of a step what an arm did, and the values of its test."""
+        """At the end of a step, notes whether an arm ran, and the values of its test."""
         frame = next((it for it in frames if it.f_code is arm.code), None)
         if frame is not None:
             if arm.condition.last is None or arm.condition.last[0] != step:
@@ -191,7 +191,7 @@ class Late:
         return any(self.waits_for(arm, step, total, left, is_blind) for arm in self.arms)
 
     def waits_for(self, arm: Arm, step: int, total: int | None, left: float, is_blind: bool) -> bool:
-        """The same for one arm. There is time for `left` more steps; `is_blind`: only for an arm whose step is known."""
+        """The same for one arm, with time for `left` more steps; if `is_blind`, only if it is known when the arm runs."""
         if not arm.is_heavy:
             return False
         if arm.began is not None and settings.STEPS < arm.began and step < arm.began + AFTER:
@@ -228,18 +228,18 @@ def targets(loop: ast.AST) -> set[str]:
 
 
 def is_own(file: str) -> bool:
-    """Whether a file is one that the program's author wrote, not one that a compiler made."""
+    """Whether a person wrote this file, not a compiler."""
     return os.path.exists(file) and not file.startswith(os.environ.get("PLIMSOLL_PREDICT_CACHES") or "\0")
 
 
 def block_of(source: Source, node: Any) -> list[Any]:
-    """The statements that a statement is one of."""
+    """The block that contains a statement."""
     blocks = (block for _, block in ast.iter_fields(source.parents[node]))
     return next(it for it in blocks if isinstance(it, list) and node in it)
 
 
 def names_of(code: CodeType, frames: list[FrameType]) -> Names:
-    """The names that a function has which is not on the stack: those of its module, and the object whose method it is."""
+    """The names visible in a function that is not on the stack: those of its module, and `self` of a method."""
     modules = (vars(it) for it in list(sys.modules.values()) if hasattr(it, "__dict__"))
     module = next((it for it in modules if it.get("__file__") == code.co_filename), {})
     values = [looked_up(ast.Name(name), frame) for frame in frames for name in frame.f_code.co_varnames[:1]]

@@ -41,7 +41,7 @@ class Lines:
             self.is_on = bool(self.library.plimsoll_standin_trace("\n".join(LIBRARIES).encode()))
 
     def stop(self) -> None:
-        """Ends that."""
+        """Stops tracing."""
         if self.is_on and sys.gettrace() is None:
             self.library.plimsoll_standin_trace(None)
         self.is_over = self.is_over or self.is_on
@@ -52,7 +52,7 @@ class Lines:
         return self.is_on and sys.gettrace() is None
 
     def begin(self, step: int) -> None:
-        """Lines run for this step from now on."""
+        """From now on, lines count for this step."""
         if not self.library.plimsoll_standin_step(ctypes.c_uint32(step)):
             self.stop()  # a debugger was there meanwhile
 

@@ -80,7 +80,7 @@ class Attend:
                 cuda.set_per_process_memory_fraction(min((settings.LIMIT + 0.5) / total, 1.0), device)
 
     def refused(self, name: str, reason: str) -> None:
-        """Ends the program, before a parameter has changed: a technique cannot be applied."""
+        """Ends the program, before any parameter changes: a technique cannot be applied."""
         say(f"error: {name} cannot be applied to this program: {reason}", f"leave it out: {without(name)}")
         for stream in (sys.stdout, sys.stderr):
             stream.flush()

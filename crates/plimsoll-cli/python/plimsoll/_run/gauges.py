@@ -63,7 +63,7 @@ class Gauges:
                 self.stacks.stepped()
 
     def look_up(self, device: int) -> None:
-        """After 32, 64, 128 and so many steps: if memory grows, what keeps it."""
+        """After 32, 64, 128, … steps: if memory grows, finds what keeps it."""
         last = list(self.levels)[-WINDOW:]
         growth = (last[-1] - last[0]) // (WINDOW - 1)
         if growth >= LEAST and all(after >= before for before, after in zip(last, last[1:])):

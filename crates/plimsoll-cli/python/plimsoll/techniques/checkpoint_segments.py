@@ -1,5 +1,5 @@
 """Checkpoints segments of the model's repeated blocks, or of its longest `nn.Sequential`: only the inputs of segments
-stay. The same numbers.
+stay. Numbers are identical.
 
 With √N segments of N blocks, about 2 √N of the blocks' inputs and results are there at once, where a checkpoint of
 each block keeps N; as `torch.utils.checkpoint.checkpoint_sequential` does, but inside of any model, and for the last

@@ -1,4 +1,4 @@
-"""Moves what a model returns to the host as it comes, for programs that collect it. What they compute from it then runs
+"""Moves what a model returns to the host at once, for programs that collect it. What they compute from it then runs
 on the CPU, and rounds differently.
 """
 

@@ -1,5 +1,5 @@
 """Runs the outermost module calls of a program that reads no gradient without a graph: nothing is saved for a backward
-pass that never comes. The same numbers.
+pass that never comes. Numbers are identical.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Keeps the weights of the model's repeated blocks in pinned host memory. Each block gets them for its call, and the next
-block's are copied meanwhile, on a stream of their own; at most two blocks' weights are on the GPU. The same numbers.
+"""Keeps the weights of the model's repeated blocks in pinned host memory. While a block runs, the next block's are copied
+to the GPU on a stream of their own; at most two blocks' weights are on the GPU. Numbers are identical.
 
-There is no graph, which would keep the copies: the program reads no gradient. Weights that other modules share stay on
+An autograd graph would keep the copies, so there is none: the program reads no gradient. Weights that other modules share stay on
 the GPU, and so do buffers.
 """
 
@@ -37,11 +37,11 @@ class Home:
             self.copy.copy_(self.host, non_blocking=True)
 
     def use(self) -> None:
-        """The parameter is on the device."""
+        """Puts the parameter on the device."""
         self.parameter.data, self.copy = self.copy, None
 
     def leave(self) -> None:
-        """The parameter is on the host again. Nobody has changed it."""
+        """Puts the parameter back on the host; its values did not change."""
         self.parameter.data = self.host
 
 
@@ -66,7 +66,7 @@ class OffloadWeights(Inference):
             self.find(module)
 
     def patch(self, begins: Callable[..., Any]) -> None:
-        """Blocks that are moved to a GPU stay. `begins` is told of each module that is moved."""
+        """Blocks that are moved to a GPU stay on the host. `begins` is called with each module that is moved."""
         kind = torch.nn.Module
         apply, technique = kind._apply, self
 
@@ -170,7 +170,7 @@ class OffloadWeights(Inference):
     def lines(self) -> list[str]:
         kinds = list(self.kinds.values())
         calls = each.model("plimsoll.offload_weights(model)", kinds, roots.kinds)
-        return [context.IMPORT, *calls, "# before the model moves to the GPU; and its calls in: with torch.no_grad():"]
+        return [context.IMPORT, *calls, "# before the model moves to the GPU; call it in torch.no_grad()"]
 
     def detail(self) -> str:
         return f"{len(self.homes)} blocks"

@@ -1,9 +1,9 @@
-"""Consecutive blocks of a model as segments. Of what the blocks of a segment save for the backward pass only their inputs
-from outside of it stay; all of them are computed again, one after the other, where the backward pass first needs one
-of their tensors.
+"""Consecutive blocks of a model as segments. Of what the blocks of a segment save for the backward pass, only the inputs
+from outside the segment stay. When the backward pass first needs a tensor of the segment, all its blocks are computed
+again, in order.
 
-Each block is called by the model itself. An argument that is the result of an earlier block of the segment, and was
-not changed since, is computed again; all others stay, so what the model does between its blocks does not matter.
+The model itself calls each block. An argument that an earlier block of the segment returned, unchanged since, is
+computed again; all others stay, so what the model does between its blocks does not matter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KINDS = ("cuda", "cpu")
 
 
 class Inputs(torch.autograd.Function):
-    """Keeps tensors as an operator does: with its hooks, and with the check that nobody changes them."""
+    """Keeps tensors as an operator does: with saved-tensor hooks, and the check against in-place changes."""
 
     @staticmethod
     def forward(ctx: Any, handle: Any, *tensors: Any) -> Any:
@@ -37,11 +37,11 @@ class Inputs(torch.autograd.Function):
 
 
 class Done(Exception):
-    """All that the blocks saved is there again: nobody needs the end of the last one."""
+    """All saved tensors are restored: the rest of the last block need not run."""
 
 
 class Saved:
-    """A saved tensor of a block: nothing, until the segment is computed again."""
+    """A tensor that a block saved: empty until the segment is computed again."""
 
     def __init__(self, segment: Segment) -> None:
         self.segment = segment
@@ -58,7 +58,7 @@ class Saved:
 
 
 class Surroundings:
-    """PyTorch's generators and autocast, as they are around a block."""
+    """The state of PyTorch's generators and of autocast at a block's call."""
 
     def __init__(self, tensors: list[Any]) -> None:
         self.host = torch.get_rng_state()
@@ -68,7 +68,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def again(self) -> Iterator[None]:
-        """The same around its second computation."""
+        """Restores it for the second computation."""
         with contextlib.ExitStack() as stack:
             stack.enter_context(torch.random.fork_rng(self.devices))
             torch.set_rng_state(self.host)
@@ -84,7 +84,7 @@ class Call:
     def __init__(self, block: Any, function: Callable[..., Any], state: Any) -> None:
         self.block, self.function, self.state = block, function, state
         self.saved: list[weakref.ref[Saved]] = []  # in the order of saving
-        self.leaves: list[Any] = []  # the arguments; a place in `kept` or in the results where a tensor was
+        self.leaves: list[Any] = []  # the arguments, tensors replaced by their place in `kept` or in the results
         self.structure: Any = None
         self.kept: Any = None  # a tensor whose node keeps the inputs from outside
         self.surroundings: Any = None
@@ -111,7 +111,7 @@ class Call:
             return self.function(self.block, *args, **kwargs)
 
     def again(self, results: list[list[Any]], is_last: bool) -> Any:
-        """The second computation, which gives the saved tensors back."""
+        """The second computation, which restores the saved tensors."""
         kept = self.kept.grad_fn.saved_tensors
 
         def found(leaf: Any) -> Any:
@@ -142,7 +142,7 @@ class Call:
 
 
 class Kept:
-    """An argument that stays: its place among those of its call."""
+    """An argument that stays: its place among those kept by its call."""
 
     def __init__(self, place: int, requires_grad: bool) -> None:
         self.place, self.requires_grad = place, requires_grad
@@ -156,12 +156,12 @@ class Made:
 
 
 class Segment:
-    """The calls of one segment in one forward pass. What they saved keeps it."""
+    """The calls of one segment in one forward pass. Their saved tensors keep it alive."""
 
     def __init__(self) -> None:
         self.number, self.block = -1, -1  # of the segment, and of the last block in it
         self.calls: list[Call] = []
-        self.results: dict[int, tuple[weakref.ref[Any], int, Made]] = {}  # by id: with how often it was changed
+        self.results: dict[int, tuple[weakref.ref[Any], int, Made]] = {}  # by id: the tensor, its version, its place
 
     def made(self, leaf: Any) -> Made | None:
         """Where an argument was computed in this segment; None if it was not."""

@@ -1,5 +1,5 @@
-"""Weights in 16 bits: a model is converted before it moves to the GPU, or at its first call; what it is given is converted
-as well, and its results are converted to f32. Changes the numbers.
+"""Weights in 16 bits: a model is converted before it moves to the GPU, or at its first call; its inputs are converted
+as well, and its results back to f32. Changes the numbers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Half(Inference):
             self.convert(module)
 
     def moved(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that moves a module: on the way to a GPU it is converted first, where it is."""
+        """A method that moves a module; before a move to a GPU, the module is converted in place."""
 
         @functools.wraps(original)
         def move(module: Any, *args: Any, **kwargs: Any) -> Any:
@@ -65,7 +65,7 @@ class Half(Inference):
         name = str(self.dtype)
         return [
             f"model.to({name})  # before it moves to the GPU",
-            f"output = model(input.to({name})).float()  # inputs that are floating",
+            f"output = model(input.to({name})).float()  # floating-point inputs",
         ]
 
 
@@ -89,5 +89,5 @@ def is_gpu(*args: Any, **kwargs: Any) -> bool:
 
 
 def converted(value: Any, of: Any, to: Any) -> Any:
-    """A tensor of one of these types, in another one; other values as they are."""
+    """A tensor of one of these types, converted; other values as they are."""
     return value.to(to) if isinstance(value, torch.Tensor) and value.dtype in of else value

@@ -6,7 +6,7 @@ use super::pass::{Missing, Pass};
 use crate::techniques::{Alone, Joins, Numbers, Set, Technique};
 
 impl Pass<'_> {
-    /// Tries each technique alone, and the useful ones together, from the least to the most that they do.
+    /// Tries each technique alone, then the useful ones together, from those that change least to all.
     pub(super) fn inference(&mut self) -> Result<(), Missing> {
         let is_alone = |it: &Technique| it.row().alone != Alone::Never && self.is_meant(*it);
         let alone: Vec<Technique> = Technique::all().filter(is_alone).collect();

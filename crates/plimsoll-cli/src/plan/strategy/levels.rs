@@ -106,7 +106,7 @@ impl Pass<'_> {
                 }
             }
         }
-        // Alone, offloading may need cached memory to be given back.
+        // Alone, offloading may fit only if cached memory is released.
         for base in [set, &least].into_iter().filter(|_| offload) {
             if self.goal().is_memory() || !self.has_room() {
                 self.least_offload(base)?;

@@ -1,9 +1,8 @@
 //! Which sets are tried, in which order, and which is chosen: [`next`], a function of what is known. It does no
 //! I/O, so thousands of searches run in a test (`worlds.rs`).
 //!
-//! The search is written as if each set's result were already known (`order.rs`). A [`Pass`] goes through it from the
-//! beginning with what is known and ends at the first result that is missing: that set is tried, and the next pass
-//! gets as far as the next one.
+//! The search is written as if each set's result were already known (`order.rs`). A [`Pass`] runs it from the beginning
+//! with the known results and ends at the first one that is missing. That set is tried, and the next pass gets further.
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!
@@ -41,7 +40,7 @@ const MOST_TRIALS: usize = 100;
 pub(super) enum Step {
     /// The first of these sets has to be tried. The others probably follow, and can run beside it.
     Try(Vec<Set>),
-    /// The same, but a set that fits is known: these can only be cheaper, or leave more room.
+    /// The same, but a set that fits is known already: these may be cheaper, or leave more room.
     Improve(Vec<Set>),
     Done(Decision),
 }

@@ -15,7 +15,7 @@ use crate::techniques::{Alone, Joins, Numbers, Technique, Time};
 const SLOW: f64 = 1.3;
 
 impl Pass<'_> {
-    /// Goes through the search. The first set is the program as it is; if that does not run, it is the only one.
+    /// Runs the search. The first set is the program as it is; if that does not run, it is the only one.
     ///
     /// # Errors
     /// The result of a set is missing.

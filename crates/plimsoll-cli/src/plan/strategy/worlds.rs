@@ -284,7 +284,7 @@ impl World {
     }
 }
 
-/// What ranks before the time of a step.
+/// What counts before the time of a step when sets are compared.
 fn class(fact: &Fact) -> (Numbers, bool) {
     (fact.set.numbers(), fact.has_room())
 }

@@ -23,7 +23,7 @@ pub(crate) struct Growth {
     pub(crate) each: Each,
     /// Bytes for each of them that it grows in.
     pub(crate) bytes: u64,
-    /// It grows in one of so many.
+    /// It grows in one of this many.
     pub(crate) every: u64,
     /// How many of them ran.
     pub(crate) seen: u64,

@@ -6,14 +6,14 @@ use crate::predict::answer::Outcome;
 use crate::predict::recording::read::place;
 use crate::protocol::UnusedGraph;
 
-/// Graphs of less than one part in this many of the peak are not worth a line.
+/// Graphs smaller than the peak divided by this are left out.
 const LEAST_PART: u64 = 50;
 
 /// The most lines.
 const MOST: usize = 2;
 
-/// `of 5.58 GiB, 4.90 GiB are saved for a backward pass that never comes: torch.no_grad() around serve.py:20`, a sentence
-/// a line, the largest first.
+/// `of 5.58 GiB, 4.90 GiB are saved for a backward pass that never comes: torch.no_grad() around serve.py:20`, one
+/// sentence per line, the largest first.
 pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
     let Some(judged) = outcome.need.as_ref().map(|need| &need.judged).or(outcome.judged.as_ref()) else {
         return Vec::new();

@@ -10,7 +10,7 @@ use crate::protocol::{Batches, Late};
 /// The most lines.
 const MOST: usize = 3;
 
-/// The lines, that which runs first before the others. Empty for a program that failed, runs out or was not cut.
+/// The lines, in the order in which they would run. Empty for a program that failed, runs out of memory or was not cut short.
 pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
     if !matches!(outcome.verdict, Verdict::Fits { .. } | Verdict::Unknown(_)) {
         return Vec::new();
@@ -35,7 +35,10 @@ pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
 
 fn batches(Batches { made, total }: Batches) -> String {
     let of = total.map_or_else(String::new, |total| format!(" of {}", thousands(total)));
-    format!("not seen: batches differ in size, and the largest of {}{of} was tried: --whole", thousands(made))
+    format!(
+        "not seen: batches differ in size; the largest of the first {}{of} was tried: --whole",
+        thousands(made)
+    )
 }
 
 fn sentence(late: &Late, steps: u64) -> String {

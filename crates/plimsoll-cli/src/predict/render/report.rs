@@ -123,7 +123,7 @@ fn techniques(outcome: &Outcome) -> Section {
         .valued(json::techniques(techniques))
 }
 
-/// Values that were read, code that did not run, files that were not written.
+/// Values that were read, code that did not run, files that would have been written.
 fn code_and_files(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Section> {
     let (reports, traces) = (&outcome.reports, &outcome.traces);
     let has_run = !matches!(outcome.verdict, Verdict::Failed { .. });
@@ -147,7 +147,7 @@ fn code_and_files(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Sectio
     ]
 }
 
-/// What the figures leave out; on one screen only how much that is.
+/// What the figures leave out; on one screen only how many things.
 fn not_included(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let limits = limits(outcome, size);
     let exact = if outcome.is_exact(target) { "" } else { ", and why the figures are not exact" };

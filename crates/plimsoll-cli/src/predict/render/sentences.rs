@@ -54,7 +54,7 @@ pub(crate) fn verdict(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> 
                     }
                     if let Some((largest, zero)) = outcome.largest_bytes().zip(outcome.reserved_bytes()) {
                         return format!(
-                            "fits {name} with {} to spare{scope}: {} to {} reserved, as unknown values decide (warning below){who}{caught}",
+                            "fits {name} with {} to spare{scope}: {} to {} reserved, depending on unknown values (warning below){who}{caught}",
                             size(spare_bytes - (largest - zero)),
                             size(zero),
                             size(largest)

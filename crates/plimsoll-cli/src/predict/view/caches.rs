@@ -62,7 +62,7 @@ pub(super) fn keeper<'all>(path: &Path, caches: &'all [Cache]) -> Option<&'all P
     around.max_by_key(|folder| folder.components().count())
 }
 
-/// The folders, by their variables. A folder that contains the home or the current folder is not a cache: the user's
+/// The folders that the environment variables name. A folder that contains the home or the current folder is not a cache: the user's
 /// own files are in it.
 pub(super) fn folders(home: Option<&Path>, variable: impl Fn(&str) -> Option<OsString>) -> Vec<Cache> {
     let home = home.filter(|home| home.is_absolute() && *home != Path::new("/"));

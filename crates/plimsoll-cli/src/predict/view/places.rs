@@ -1,6 +1,6 @@
 //! Which folders get an overlay, and which mounts become read-only ([`Places`]), from the table of mounts.
 //!
-//! An overlay hides what is mounted below its folder, and a user namespace refuses one over a folder with such mounts. So a folder
+//! An overlay hides what is mounted below its folder, and in a user namespace an overlay on a folder with such mounts fails. So a folder
 //! with mounts below it gets none: its subfolders do, and the mount itself becomes read-only.
 
 use std::ffi::OsString;

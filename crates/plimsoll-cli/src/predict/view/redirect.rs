@@ -96,7 +96,7 @@ impl Redirect {
         Ok(command)
     }
 
-    /// Looks whether --scratch is used up; from then on writes fail.
+    /// Whether --scratch is used up; from then on writes fail.
     pub(super) fn is_full(&self) -> bool {
         // Forks that serve trials of `plan` have folders of their own.
         let forks = fs::read_dir(self.session.join("plan")).into_iter().flatten().flatten();

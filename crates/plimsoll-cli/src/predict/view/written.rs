@@ -64,7 +64,7 @@ pub(super) struct Layer<'view> {
     pub(super) upper: &'view Path,
     /// The folder as it is on the disk, by another path.
     pub(super) lower: &'view Path,
-    /// The same, where new files can be written.
+    /// The same folder by a path at which new files can be written.
     pub(super) real: &'view Path,
 }
 

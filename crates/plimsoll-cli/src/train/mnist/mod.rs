@@ -32,7 +32,7 @@ pub(crate) struct MnistArgs {
     /// Passes over the training images [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     epochs: Option<u64>,
-    /// End after so many steps, in the middle of an epoch if need be [default: all epochs]
+    /// End after this many steps, even in the middle of an epoch [default: all epochs]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     steps: Option<u64>,
     /// Images per step

@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(refused(b"\x80\x02}q\0X\xff\xff\xff\xff"), "byte 10: it ends in the middle");
         assert_eq!(refused(b"\x80\x02R."), "byte 2: an operation takes from an empty stack");
         assert_eq!(refused(b"\x80\x02h\x07."), "byte 2: a memo that was never written is read");
-        assert_eq!(refused(b"\x80\x02K\x01u."), "byte 4: items end that never began");
+        assert_eq!(refused(b"\x80\x02K\x01u."), "byte 4: items end without a mark");
         assert_eq!(refused(b"\x80\x06}."), "byte 0: a pickle of protocol 6; 2 to 5 are read");
         assert!(refused(b"\x80\x02ccollections\nOrderedDict\nK\x01R.").contains("no tuple"));
     }
