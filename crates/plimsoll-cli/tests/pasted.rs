@@ -166,7 +166,7 @@ fn counters_and_profiles_say_what_they_cannot_say() {
 fn options_of_snapshots_are_refused_and_other_texts_are_no_snapshot() {
     let output = piped(SHORT, &["--device", "0"]);
     assert!(
-        output.status.code() == Some(2) && stderr(&output).contains("not a snapshot but a text"),
+        output.status.code() == Some(2) && stderr(&output).contains("is text, not a snapshot"),
         "{}",
         stderr(&output)
     );

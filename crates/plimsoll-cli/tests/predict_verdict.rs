@@ -282,7 +282,7 @@ fn an_out_of_memory_answer_says_the_need_and_the_next_command() {
     let report = answer(&predict(&torch, "400MiB", &["--json"], &["halves"]), 0);
     let caught = report["verdict"]["caught_requests"].as_u64().expect("a number");
     assert!(
-        caught > 0 && summary(&report).contains(&format!("the program caught {caught} error")),
+        caught > 0 && summary(&report).contains(&format!("the program caught {caught} out-of-memory error")),
         "{report}"
     );
     let quiet = predict(&torch, "4GiB", &["-q"], &[]);

@@ -265,7 +265,7 @@ fn a_state_dict_that_does_not_fit_is_refused_and_changes_nothing() {
     let none = |state: &mut OptimizerState| state.param_groups.clear();
     check(&none, "0 parameter groups were saved, this optimizer has 1");
     let more = |state: &mut OptimizerState| state.param_groups[0].params.push(1);
-    check(&more, "group 0 was saved with 2 parameters, here it has 1");
+    check(&more, "group 0 was saved with 2 parameters, this one has 1");
     let misshaped = |state: &mut OptimizerState| {
         let tensor = Tensor::ones(&[3], &Device::cpu()).unwrap();
         state.state.get_mut(&0).unwrap().tensors.insert("exp_avg".to_owned(), tensor);

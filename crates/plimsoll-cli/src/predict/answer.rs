@@ -385,7 +385,7 @@ mod tests {
             ),
             ("CUDA error: invalid device ordinal", true, "--devices"),
             ("CUDA error: no kernel image is available", true, "no code for that GPU"),
-            ("no rows", true, "read back"),
+            ("no rows", true, "reads a value from the GPU just above"),
         ] {
             let hint = failed("RuntimeError", text, reads).1.expect("a hint");
             assert!(hint.contains(said), "{text}: {hint}");
