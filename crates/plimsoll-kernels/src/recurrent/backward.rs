@@ -25,25 +25,23 @@ pub struct Gradients<'a, T> {
 }
 
 /// Scratch of [`backward`], in elements.
-pub fn backward_scratch_len(cell: Cell, steps: &Steps) -> usize {
-    match cell {
+pub fn backward_scratch_len(steps: &Steps) -> usize {
+    match steps.cell {
         Cell::Gru => 2 * steps.batch * steps.hidden,
-        _ if steps.state != steps.hidden => steps.batch * steps.hidden,
+        _ if steps.projected => steps.batch * steps.hidden,
         _ => 0,
     }
 }
 
 /// Takes all steps back. `dy` is the gradient of the output of every step.
 pub fn backward<T: Float + Product>(
-    cell: Cell,
     steps: &Steps,
     start: Start<'_, T>,
     (dy, kept): (&[T], Kept<'_, T>),
     to: Gradients<'_, T>,
     scratch: &mut [T],
 ) {
-    let (batch, hidden, state) = (steps.batch, steps.hidden, steps.state);
-    let width = hidden * cell.gates();
+    let (batch, hidden, state, width) = (steps.batch, steps.hidden, steps.state, steps.width());
     let Gradients { gates: all_gates, dh: all_dh, dc: all_dc, extra: all_extra } = to;
     for i in (0..steps.time).rev() {
         let step = Step::of(steps, i, width);
@@ -52,17 +50,17 @@ pub fn backward<T: Float + Product>(
         let y = |batch: usize| [&kept.y[row(batch) * state..][..state], &dy[row(batch) * state..][..state]];
         let gates = |batch: usize| &kept.gates[row(batch) * width..][..width];
         let extra = |batch: usize| &kept.extra[row(batch) * hidden..][..hidden];
-        match cell {
+        match steps.cell {
             Cell::Relu | Cell::Tanh => {
                 let cut = (step.cut(all_gates, width).0, Pieces::of(&mut *all_dh, step.rows * state));
                 for_each_cut(step.chunks(), cut, |chunk, (to_gates, dh)| {
                     for (batch, dh) in step.batches(chunk).zip(dh.chunks_exact(state.max(1))) {
-                        plain(cell, y(batch), dh, step.row((&mut *to_gates, &[]), batch, width).1);
+                        plain(steps.cell, y(batch), dh, step.row((&mut *to_gates, &[]), batch, width).1);
                     }
                 });
             }
             Cell::Lstm => {
-                let d = scratch.get_mut(..batch * hidden).filter(|_| start.projection.is_some());
+                let d = scratch.get_mut(..batch * hidden).filter(|_| steps.projected);
                 let d = d.map(|d| {
                     // The gradient of what is projected: kept for the projection's own, and taken back to the outputs.
                     let all = (step.cut(all_extra, state).0, Pieces::of(&mut *all_dh, step.rows * state));
@@ -118,7 +116,7 @@ pub fn backward<T: Float + Product>(
         let out = MatrixStrides::row_major(batch, state);
         let product = |k: usize| MatmulShape { batch: 1, m: batch, k, n: state };
         let grads = (&all_gates[at * width..], steps.strides(width));
-        if cell != Cell::Gru {
+        if steps.cell != Cell::Gru {
             T::matmul(&product(width), grads, weight(0), None, (&mut *all_dh, out));
             continue;
         }

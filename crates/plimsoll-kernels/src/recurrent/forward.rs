@@ -13,22 +13,21 @@ fn sigmoid<T: Float>(x: T) -> T {
 }
 
 /// Scratch of [`forward`], in elements: the state's part of the gates, and outputs that are projected.
-pub fn forward_scratch_len(cell: Cell, steps: &Steps) -> usize {
-    let projected = if steps.state == steps.hidden { 0 } else { steps.hidden };
-    steps.batch * (steps.hidden * cell.gates() + projected)
+pub fn forward_scratch_len(steps: &Steps) -> usize {
+    let projected = if steps.projected { steps.hidden } else { 0 };
+    steps.batch * (steps.width() + projected)
 }
 
 /// Takes all steps. `gates` has the projected inputs, and each gate's value afterwards; it is `y` itself for a plain RNN, which
 /// then is empty. `extra` gets an LSTM's memory, or the state's part of a GRU's value.
 pub fn forward<T: Float + Product>(
-    cell: Cell,
     steps: &Steps,
     start: Start<'_, T>,
     (y, gates, extra): (&mut [T], &mut [T], &mut [T]),
     scratch: &mut [T],
 ) {
-    let (hidden, width) = (steps.hidden, steps.hidden * cell.gates());
-    let (of_state, outputs) = scratch[..forward_scratch_len(cell, steps)].split_at_mut(steps.batch * width);
+    let (hidden, width) = (steps.hidden, steps.width());
+    let (of_state, outputs) = scratch[..forward_scratch_len(steps)].split_at_mut(steps.batch * width);
     let shape = MatmulShape { batch: 1, m: steps.batch, k: steps.state, n: width };
     let to_weight = (start.weight, MatrixStrides::row_major(width, steps.state).transposed());
     for i in 0..steps.time {
@@ -41,12 +40,12 @@ pub fn forward<T: Float + Product>(
         T::matmul(&shape, state, to_weight, start.bias, to);
         let of_state = &*of_state;
         let h = |batch: usize| &of_state[batch * width..][..width];
-        match cell {
+        match steps.cell {
             Cell::Relu | Cell::Tanh => {
                 let (y, past) = step.cut(y, hidden);
                 for_each_cut(step.chunks(), y, |chunk, y| {
                     for batch in step.batches(chunk) {
-                        plain(cell, h(batch), step.row((&mut *y, past), batch, hidden).1);
+                        plain(steps.cell, h(batch), step.row((&mut *y, past), batch, hidden).1);
                     }
                 });
             }
@@ -64,13 +63,12 @@ pub fn forward<T: Float + Product>(
                 });
             }
             Cell::Lstm => {
-                let projected = start.projection.is_some();
                 let ((gates, _), (extra, past)) = (step.cut(gates, width), step.cut(extra, hidden));
                 let outs =
-                    if projected { Pieces::of(outputs, step.rows * hidden) } else { step.cut(y, hidden).0 };
+                    if steps.projected { Pieces::of(outputs, step.rows * hidden) } else { step.cut(y, hidden).0 };
                 for_each_cut(step.chunks(), (outs, gates, extra), |chunk, (outs, gates, extra)| {
                     for batch in step.batches(chunk) {
-                        let out = match projected {
+                        let out = match steps.projected {
                             true => &mut outs[batch % step.rows * hidden..][..hidden],
                             false => step.row((&mut *outs, &[]), batch, hidden).1,
                         };

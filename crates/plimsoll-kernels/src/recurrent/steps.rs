@@ -30,14 +30,17 @@ impl Cell {
     }
 }
 
-/// Sizes, and in which order steps lie and are taken.
+/// One layer in one direction: what a step computes, sizes, and in which order steps lie and are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
+    pub cell: Cell,
     pub time: usize,
     pub batch: usize,
     pub hidden: usize,
-    /// Elements of the state: those of `hidden`, or fewer where an LSTM projects its output.
+    /// Elements of the state: those of `hidden`, unless an LSTM projects its output.
     pub state: usize,
+    /// Whether it does.
+    pub projected: bool,
     /// Sequences are `[batch, time, …]`, not `[time, batch, …]`.
     pub batch_first: bool,
     /// From the last step to the first.
@@ -45,21 +48,30 @@ pub struct Steps {
 }
 
 impl Steps {
+    /// Elements of a row of gates.
+    pub fn width(&self) -> usize {
+        self.cell.gates() * self.hidden
+    }
+
     /// The step that is taken as number `i`, and the one before it.
-    pub(super) fn at(&self, i: usize) -> (usize, Option<usize>) {
+    pub fn at(&self, i: usize) -> (usize, Option<usize>) {
         let place = |i: usize| if self.reverse { self.time - 1 - i } else { i };
         (place(i), i.checked_sub(1).map(place))
     }
 
     /// The row of a sequence.
-    pub(super) fn row(&self, time: usize, batch: usize) -> usize {
+    pub fn row(&self, time: usize, batch: usize) -> usize {
         if self.batch_first { batch * self.time + time } else { time * self.batch + batch }
+    }
+
+    /// Rows from one sequence to the next, at the same step.
+    pub fn row_stride(&self) -> usize {
+        if self.batch_first { self.time } else { 1 }
     }
 
     /// Strides of a step's matrix whose rows have `width` elements.
     pub(super) fn strides(&self, width: usize) -> MatrixStrides {
-        let rows = if self.batch_first { self.time } else { 1 };
-        MatrixStrides { batch: 0, row: rows * width, col: 1 }
+        MatrixStrides { batch: 0, row: self.row_stride() * width, col: 1 }
     }
 }
 

@@ -41,22 +41,27 @@ fn reference(steps: &Steps, start: Start<'_, f32>, inputs: &[f32]) -> Vec<f32> {
 
 #[test]
 fn an_lstm_in_many_chunks_matches_the_reference_projected_or_not() {
-    for (state, batch_first, reverse) in
-        [(200, false, false), (200, true, true), (24, false, true), (24, true, false)]
-    {
-        let steps = Steps { time: 3, batch: 37, hidden: 200, state, batch_first, reverse };
+    for (state, projected, batch_first, reverse) in [
+        (200, false, false, false),
+        (200, false, true, true),
+        (24, true, false, true),
+        (24, true, true, false),
+        (200, true, false, false),
+    ] {
+        let steps =
+            Steps { cell: Cell::Lstm, time: 3, batch: 37, hidden: 200, state, projected, batch_first, reverse };
         let (hidden, rows) = (steps.hidden, steps.time * steps.batch);
         let (h0, c0) = (random(37 * state, 1), random(37 * hidden, 2));
         let scaled = |values: Vec<f32>| values.into_iter().map(|x| x / 8.0).collect::<Vec<_>>();
         let (weight, projection) = (scaled(random(4 * hidden * state, 3)), scaled(random(state * hidden, 4)));
-        let projection = (state != hidden).then_some(&projection[..]);
+        let projection = projected.then_some(&projection[..]);
         let start = Start { h0: &h0, c0: &c0, weight: &weight, bias: None, projection };
         let inputs = random(rows * 4 * hidden, 5);
         let found = on_any_threads(|| {
             let (mut y, mut gates, mut memory) =
                 (vec![f32::NAN; rows * state], inputs.clone(), vec![f32::NAN; rows * hidden]);
-            let mut scratch = vec![f32::NAN; forward_scratch_len(Cell::Lstm, &steps)];
-            forward(Cell::Lstm, &steps, start, (&mut y, &mut gates, &mut memory), &mut scratch);
+            let mut scratch = vec![f32::NAN; forward_scratch_len(&steps)];
+            forward(&steps, start, (&mut y, &mut gates, &mut memory), &mut scratch);
             y
         });
         assert_close(&found, &reference(&steps, start, &inputs), 1e-5);

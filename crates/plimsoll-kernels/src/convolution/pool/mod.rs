@@ -135,22 +135,6 @@ pub struct PoolShape {
 }
 
 impl PoolShape {
-    /// As a GPU's kernels take them: images, channels, and seven numbers for each axis.
-    pub fn words(&self) -> [usize; 23] {
-        let mut words = [0; 23];
-        words[..2].copy_from_slice(&[self.outer, self.inner]);
-        for (axis, words) in self.axes.iter().zip(words[2..].chunks_mut(7)) {
-            let numbers = match axis.windows {
-                Windows::Sliding { kernel, stride, padding, dilation } => {
-                    [axis.size, axis.out, kernel, stride, padding, dilation, 0]
-                }
-                Windows::Adaptive => [axis.size, axis.out, axis.kernel(), 1, 0, 1, 1],
-            };
-            words.copy_from_slice(&numbers);
-        }
-        words
-    }
-
     /// Elements of an image of the input.
     pub fn in_plane(&self) -> usize {
         self.axes.iter().map(|axis| axis.size).product::<usize>() * self.inner

@@ -1,5 +1,5 @@
 
-// Average pooling of images of up to three dimensions, `inner` channels side by side.
+// Average pooling, by the windows of `windows.cu`.
 //
 // Defined before:
 //   A         the type that is added in
@@ -7,15 +7,12 @@
 //   DIVISOR   0 places inside the image, 1 inside the padded image, 2 a number
 //   BACKWARD  whether this is the gradient
 
-struct Axis { i64 size, out, kernel, stride, padding, dilation, adaptive; };
-struct Shape { i64 outer, inner; Axis axis[3]; };
-
 struct Window { int first, end; };
 INLINE Window seen(const Axis& a, int o) {
     Window w;
     if (a.adaptive) {
-        w.first = (int)(o * a.size / a.out);
-        w.end = (int)(((o + 1) * a.size + a.out - 1) / a.out);
+        w.first = adaptive_first(a, o);
+        w.end = adaptive_end(a, o);
     } else {
         i64 from = o * a.stride - a.padding, end = from + a.kernel;
         w.first = (int)(from < 0 ? 0 : from);

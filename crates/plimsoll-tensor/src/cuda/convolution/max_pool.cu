@@ -1,5 +1,5 @@
 
-// Max pooling of images of up to three dimensions, `inner` channels side by side, V of which a thread takes at once.
+// Max pooling, by the windows of `windows.cu`. A thread takes V channels at once.
 //
 // Defined before:
 //   A     the type that is compared in
@@ -11,14 +11,11 @@
 //         2 the elements at given places
 //         3 the places in the image
 
-struct Axis { i64 size, out, kernel, stride, padding, dilation, adaptive; };
-struct Shape { i64 outer, inner; Axis axis[3]; };
-
 // The place of a window's tap; -1 outside of the image, or past an adaptive window's end.
 INLINE int tapped(const Axis& a, int o, int tap) {
     if (a.adaptive) {
-        int at = (int)(o * a.size / a.out) + tap;
-        return at < (int)(((o + 1) * a.size + a.out - 1) / a.out) ? at : -1;
+        int at = adaptive_first(a, o) + tap;
+        return at < adaptive_end(a, o) ? at : -1;
     }
     int at = o * (int)a.stride - (int)a.padding + tap * (int)a.dilation;
     return at < (int)a.size ? at : -1;
@@ -26,8 +23,8 @@ INLINE int tapped(const Axis& a, int o, int tap) {
 // The tap of a window at a place; -1 where there is none.
 INLINE int tap_at(const Axis& a, int o, int at) {
     if (a.adaptive) {
-        int first = (int)(o * a.size / a.out);
-        return at < first || at >= (int)(((o + 1) * a.size + a.out - 1) / a.out) ? -1 : at - first;
+        int first = adaptive_first(a, o);
+        return at < first || at >= adaptive_end(a, o) ? -1 : at - first;
     }
     int from = at + (int)a.padding - o * (int)a.stride, dilation = (int)a.dilation;
     if (from < 0) return -1;

@@ -1,17 +1,32 @@
 //! Pooling: the largest element of each window, or its mean.
 
 use plimsoll_cuda::Args;
+use plimsoll_kernels::pool::average::Divisor;
+use plimsoll_kernels::pool::{PoolShape, Windows};
 
 use crate::cuda::{CudaCall, Placed, name};
 use crate::dtype::DType;
 use crate::error::Result;
 
-const MAX_POOL: &str = include_str!("max_pool.cu");
-const AVG_POOL: &str = include_str!("avg_pool.cu");
+const MAX_POOL: &str = concat!(include_str!("windows.cu"), include_str!("max_pool.cu"));
+const AVG_POOL: &str = concat!(include_str!("windows.cu"), include_str!("avg_pool.cu"));
 
-/// Images and channels side by side, then for depth, height and width the sizes of input and output, the window, its stride,
-/// padding and dilation, and whether windows are spread evenly over the image.
-pub(crate) type PoolWords = [usize; 23];
+/// The sizes as the kernels take them (`Shape` in `windows.cu`): images and channels side by side, then for depth, height and
+/// width the sizes of input and output, the window, its stride, padding and dilation, and whether windows are spread evenly.
+fn words(shape: &PoolShape) -> [u64; 23] {
+    let mut words = [0; 23];
+    words[..2].copy_from_slice(&[shape.outer as u64, shape.inner as u64]);
+    for (axis, words) in shape.axes.iter().zip(words[2..].chunks_mut(7)) {
+        let numbers = match axis.windows {
+            Windows::Sliding { kernel, stride, padding, dilation } => {
+                [axis.size, axis.out, kernel, stride, padding, dilation, 0]
+            }
+            Windows::Adaptive => [axis.size, axis.out, axis.kernel(), 1, 0, 1, 1],
+        };
+        words.copy_from_slice(&numbers.map(|n| n as u64));
+    }
+    words
+}
 
 /// What max pooling does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,14 +50,13 @@ fn together(call: &CudaCall<'_>, pass: MaxPass, dtype: DType, channels: usize) -
 }
 
 /// One pass of max pooling.
-pub(crate) fn max_pool(call: &mut CudaCall<'_>, pass: MaxPass, shape: PoolWords) -> Result<()> {
+pub(crate) fn max_pool(call: &mut CudaCall<'_>, pass: MaxPass, shape: &PoolShape) -> Result<()> {
     let (index, dtype) = match pass {
         MaxPass::Forward => (call.outs[1], call.ins[0].dtype),
         MaxPass::Places => (call.ins[0], call.outs[0].dtype),
         MaxPass::Backward | MaxPass::Pick => (call.ins[1], call.ins[0].dtype),
     };
-    let [_, channels, ..] = shape;
-    let width = together(call, pass, dtype, channels);
+    let width = together(call, pass, dtype, shape.inner);
     let source = call
         .source(MAX_POOL)
         .with("V", width.to_string())
@@ -53,32 +67,21 @@ pub(crate) fn max_pool(call: &mut CudaCall<'_>, pass: MaxPass, shape: PoolWords)
     let all = call.outs.iter().chain(&call.ins);
     let len = call.outs[0].len() / width;
     let args = all.fold(Args::new(), |args, x| args.address(x.address)).size(len);
-    call.launch(source, [len.div_ceil(256), 1, 1], 256, args.words(&shape.map(|n| n as u64)))
-}
-
-/// What a window's sum is divided by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Divided {
-    /// Its places inside the image.
-    Inside,
-    /// Its places inside the padded image.
-    Padded,
-    /// This number.
-    By(usize),
+    call.launch(source, [len.div_ceil(256), 1, 1], 256, args.words(&words(shape)))
 }
 
 /// `x -> out`, or `grad -> grad of x`.
 pub(crate) fn avg_pool(
     call: &mut CudaCall<'_>,
     backward: bool,
-    shape: PoolWords,
-    divided: Divided,
+    shape: &PoolShape,
+    divisor: Divisor,
 ) -> Result<()> {
     let (from, to) = (call.ins[0], call.outs[0]);
-    let (kind, fixed) = match divided {
-        Divided::Inside => ("0", 1),
-        Divided::Padded => ("1", 1),
-        Divided::By(n) => ("2", n),
+    let (kind, fixed) = match divisor {
+        Divisor::Inside => ("0", 1),
+        Divisor::Padded => ("1", 1),
+        Divisor::Fixed(n) => ("2", n),
     };
     let source = call
         .source(AVG_POOL)
@@ -87,6 +90,6 @@ pub(crate) fn avg_pool(
         .with("DIVISOR", kind)
         .with("BACKWARD", if backward { "1" } else { "0" });
     let args = Args::new().address(to.address).address(from.address).size(to.len()).size(fixed);
-    let args = args.words(&shape.map(|n| n as u64));
+    let args = args.words(&words(shape));
     call.launch(source, [to.len().div_ceil(256), 1, 1], 256, args)
 }

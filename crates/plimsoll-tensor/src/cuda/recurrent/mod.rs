@@ -6,4 +6,4 @@
 
 pub(crate) mod steps;
 
-pub(crate) use steps::{CellKind, Steps, backward, forward};
+pub(crate) use steps::{backward, forward};

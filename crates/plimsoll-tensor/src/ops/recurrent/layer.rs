@@ -293,15 +293,18 @@ pub(crate) fn cases() -> Vec<Case> {
         ]);
     }
     cases.push(layer(Cell::Relu, true, false, true).without_derivative());
-    for (batch_first, reverse, biases) in [(false, false, true), (true, true, false)] {
+    for (state, batch_first, reverse, biases) in
+        [(1, false, false, true), (1, true, true, false), (2, false, true, true)]
+    {
         let op = Layer { cell: Cell::Lstm, batch_first, reverse, biases, projected: true };
-        let mut shapes: Vec<&[usize]> = vec![&[3, 3, 2], &[3, 1], &[3, 2], &[8, 2], &[8, 1]];
+        let (first, weight, projection) = ([3, state], [8, state], [state, 2]);
+        let mut shapes: Vec<&[usize]> = vec![&[3, 3, 2], &first, &[3, 2], &[8, 2], &weight];
         if biases {
             shapes.extend([&[8][..], &[8]]);
         }
-        shapes.push(&[1, 2]);
+        shapes.push(&projection);
         let name = format!(
-            "LSTM with a projection, batch first {batch_first}, in reverse {reverse}, biases {biases}"
+            "LSTM with a projection to {state}, batch first {batch_first}, in reverse {reverse}, biases {biases}"
         );
         cases.push(Case::new(name, &shapes, move |ins| apply(op, ins)));
     }

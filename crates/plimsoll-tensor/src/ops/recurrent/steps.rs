@@ -9,7 +9,6 @@ use crate::cpu::kernels::number::{Float, by_float};
 use crate::cpu::kernels::recurrent::{
     Cell, Gradients, Kept, Start, Steps, backward, backward_scratch_len, forward, forward_scratch_len,
 };
-use crate::cuda::recurrent::CellKind;
 use crate::cuda::{self, CudaCall};
 use crate::error::Result;
 use crate::facts::DeviceFacts;
@@ -35,23 +34,11 @@ pub(super) struct Backward {
 impl Layer {
     /// From the shape of a sequence, `[…, …, k · hidden]`, and that of the state's weight.
     fn steps(self, sequence: &[usize], weight: &[usize]) -> Steps {
-        let (hidden, state) = (weight[0] / self.cell.gates(), weight[1]);
+        let Layer { cell, batch_first, reverse, projected, .. } = self;
+        let (hidden, state) = (weight[0] / cell.gates(), weight[1]);
         let (time, batch) =
-            if self.batch_first { (sequence[1], sequence[0]) } else { (sequence[0], sequence[1]) };
-        Steps { time, batch, hidden, state, batch_first: self.batch_first, reverse: self.reverse }
-    }
-
-    /// The same for a GPU's kernels.
-    fn on_gpu(self, sequence: &[usize], weight: &[usize]) -> cuda::recurrent::Steps {
-        let Steps { time, batch, hidden, state, batch_first, reverse } = self.steps(sequence, weight);
-        let cell = match self.cell {
-            Cell::Relu => CellKind::Relu,
-            Cell::Tanh => CellKind::Tanh,
-            Cell::Lstm => CellKind::Lstm,
-            Cell::Gru => CellKind::Gru,
-        };
-        let (gates, projected) = (self.cell.gates(), self.projected);
-        cuda::recurrent::Steps { cell, gates, time, batch, hidden, state, projected, batch_first, reverse }
+            if batch_first { (sequence[1], sequence[0]) } else { (sequence[0], sequence[1]) };
+        Steps { cell, time, batch, hidden, state, projected, batch_first, reverse }
     }
 
     /// The number of the state's weight among the inputs of [`Forward`].
@@ -72,8 +59,8 @@ impl Kernel for Forward {
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         // Projected inputs are changed in place, and no input of the kernel.
         let weight = call.ins[self.layer.weight_forward() - 1].shape();
-        let steps = self.layer.on_gpu(call.outs[0].shape(), weight);
-        cuda::recurrent::forward(call, steps)
+        let steps = self.layer.steps(call.outs[0].shape(), weight);
+        cuda::recurrent::forward(call, &steps)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -101,7 +88,7 @@ impl Forward {
         let steps = self.layer.steps(call.outs[0].shape(), weight.shape());
         let mut outs = call.outs.into_iter().map(crate::view::Out::elements::<T>);
         let mut next = || outs.next().unwrap_or(&mut []);
-        forward(self.layer.cell, &steps, start, (next(), next(), next()), scratch);
+        forward(&steps, start, (next(), next(), next()), scratch);
     }
 }
 
@@ -125,7 +112,7 @@ impl Operator for Forward {
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
         let steps = self.layer.steps(ins[0].shape(), ins[self.layer.weight_forward()].shape());
-        (forward_scratch_len(self.layer.cell, &steps) * ins[0].dtype.accumulator().size()) as u64
+        (forward_scratch_len(&steps) * ins[0].dtype.accumulator().size()) as u64
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {
@@ -140,8 +127,8 @@ impl Kernel for Backward {
     }
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
-        let steps = self.layer.on_gpu(call.ins[0].shape(), call.ins[4].shape());
-        cuda::recurrent::backward(call, steps)
+        let steps = self.layer.steps(call.ins[0].shape(), call.ins[4].shape());
+        cuda::recurrent::backward(call, &steps)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -175,7 +162,7 @@ impl Backward {
         let to = Gradients { gates, dh, dc, extra: next(cell == Cell::Gru || projected) };
         to.dh.copy_from_slice(last_h);
         to.dc.copy_from_slice(last_c);
-        backward(cell, &steps, start, (dy, kept), to, scratch);
+        backward(&steps, start, (dy, kept), to, scratch);
     }
 }
 
@@ -203,7 +190,7 @@ impl Operator for Backward {
 
     fn scratch(&self, ins: &[Meta<'_>], _: &[Meta<'_>], _: DeviceFacts) -> u64 {
         let steps = self.layer.steps(ins[0].shape(), ins[4].shape());
-        (backward_scratch_len(self.layer.cell, &steps) * ins[0].dtype.accumulator().size()) as u64
+        (backward_scratch_len(&steps) * ins[0].dtype.accumulator().size()) as u64
     }
 
     fn cost(&self, ins: &[Meta<'_>], outs: &[Meta<'_>]) -> Cost {

@@ -5,7 +5,6 @@ use smallvec::smallvec;
 use super::spec::{Kind, Spec};
 use crate::cpu::kernels::number::by_float;
 use crate::cpu::kernels::pool::average::{Divisor, avg_pool, avg_pool_backward};
-use crate::cuda::convolution::pool::Divided;
 use crate::cuda::{self, CudaCall};
 use crate::dispatch::call_one;
 use crate::dtype::DType;
@@ -24,18 +23,10 @@ pub(super) struct AvgPool {
     pub(super) divisor: Divisor,
 }
 
-fn divided(divisor: Divisor) -> Divided {
-    match divisor {
-        Divisor::Inside => Divided::Inside,
-        Divisor::Padded => Divided::Padded,
-        Divisor::Fixed(n) => Divided::By(n),
-    }
-}
-
 impl Kernel for AvgPool {
     fn name(&self) -> &'static str {
         match self.spec.kind {
-            Kind::Sliding { .. } => self.spec.name(["avg_pool1d", "avg_pool2d", "avg_pool3d"]),
+            Kind::Sliding(_) => self.spec.name(["avg_pool1d", "avg_pool2d", "avg_pool3d"]),
             Kind::Adaptive(_) => {
                 self.spec.name(["adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_avg_pool3d"])
             }
@@ -45,7 +36,7 @@ impl Kernel for AvgPool {
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let x = call.ins[0];
         let shape = self.spec.shape(self.name(), x.shape(), self.spec.format(x.layout))?;
-        cuda::convolution::pool::avg_pool(call, false, shape.words(), divided(self.divisor))
+        cuda::convolution::pool::avg_pool(call, false, &shape, self.divisor)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -63,7 +54,7 @@ impl Operator for AvgPool {
     fn infer(&self, ins: &[Meta<'_>]) -> Result<Outputs> {
         let [x] = operands::inputs(self.name(), ins)?;
         // As in PyTorch, means of whole numbers are for sliding windows.
-        let is_sliding = matches!(self.spec.kind, Kind::Sliding { .. });
+        let is_sliding = matches!(self.spec.kind, Kind::Sliding(_));
         let has_means = x.dtype.is_float() || (x.dtype == DType::I64 && is_sliding);
         if !has_means {
             return Err(Error::DType { op: self.name(), expected: "a type of floating point", got: x.dtype });
@@ -107,7 +98,7 @@ impl Kernel for AvgPoolBackward {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let shape = self.of.spec.shape(self.name(), &self.x, self.format)?;
-        cuda::convolution::pool::avg_pool(call, true, shape.words(), divided(self.of.divisor))
+        cuda::convolution::pool::avg_pool(call, true, &shape, self.of.divisor)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

@@ -2,8 +2,8 @@
 
 use smallvec::smallvec;
 
-use super::call::{AvgPoolOptions, MaxPoolOptions};
 use super::max::MaxPool;
+use super::options::{AvgPoolOptions, MaxPoolOptions};
 use super::spec::{Kind, Spec};
 use crate::dispatch::call;
 use crate::suite::{Case, Domain};
@@ -24,12 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
         })
         .over(Domain::Apart)
     };
-    let sliding = |kernel, stride, padding, dilation| Kind::Sliding {
-        kernel,
-        stride,
-        padding,
-        dilation,
-        ceil_mode: false,
+    let sliding = |kernel, stride, padding, dilation| {
+        Kind::Sliding(MaxPoolOptions { kernel, stride, padding, dilation, ceil_mode: false })
     };
     let average = |shape: &[usize], options: AvgPoolOptions<2>| {
         Case::new(format!("avg_pool2d {shape:?}, {options:?}"), &[shape], move |ins| {

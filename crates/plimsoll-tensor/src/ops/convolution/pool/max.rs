@@ -36,7 +36,7 @@ fn index_type(places: usize) -> DType {
 impl Kernel for MaxPool {
     fn name(&self) -> &'static str {
         match self.0.kind {
-            Kind::Sliding { .. } => self.0.name(["max_pool1d", "max_pool2d", "max_pool3d"]),
+            Kind::Sliding(_) => self.0.name(["max_pool1d", "max_pool2d", "max_pool3d"]),
             Kind::Adaptive(_) => {
                 self.0.name(["adaptive_max_pool1d", "adaptive_max_pool2d", "adaptive_max_pool3d"])
             }
@@ -50,7 +50,7 @@ impl Kernel for MaxPool {
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let x = call.ins[0];
         let shape = self.0.shape(self.name(), x.shape(), self.0.format(x.layout))?;
-        cuda::convolution::pool::max_pool(call, MaxPass::Forward, shape.words())
+        cuda::convolution::pool::max_pool(call, MaxPass::Forward, &shape)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -69,7 +69,7 @@ impl Operator for MaxPool {
         let [x] = operands::inputs(self.name(), ins)?;
         // PyTorch's types: whole numbers in two and three dimensions.
         match self.0.kind {
-            Kind::Sliding { .. } if self.0.spatial > 1 => want_number(self.name(), x.dtype)?,
+            Kind::Sliding(_) if self.0.spatial > 1 => want_number(self.name(), x.dtype)?,
             _ => want_float(self.name(), x.dtype)?,
         }
         let format = self.0.format(x.layout);
@@ -128,7 +128,7 @@ impl Kernel for MaxPoolBackward {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let shape = self.spec.shape(self.name(), &self.x, self.format)?;
-        cuda::convolution::pool::max_pool(call, MaxPass::Backward, shape.words())
+        cuda::convolution::pool::max_pool(call, MaxPass::Backward, &shape)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
@@ -186,7 +186,7 @@ impl Kernel for MaxPoolPick {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let shape = self.spec.shape(self.name(), &self.x, self.format)?;
-        cuda::convolution::pool::max_pool(call, MaxPass::Pick, shape.words())
+        cuda::convolution::pool::max_pool(call, MaxPass::Pick, &shape)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

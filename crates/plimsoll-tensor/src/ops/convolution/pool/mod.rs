@@ -2,10 +2,11 @@
 //!
 //! | file | what it has |
 //! |---|---|
+//! | `options` | the options of the methods |
 //! | `spec` | which windows, and the sizes that follow |
 //! | `max`, `average` | the operators, with their derivatives |
 //! | `places`, `unpool` | where maxima were, and values put back there |
-//! | `call` | the methods of [`Tensor`](crate::Tensor) and their options |
+//! | `call` | the methods of [`Tensor`](crate::Tensor) |
 //! | `cases` | what the conformance suite runs |
 //!
 //! Images of one, two or three dimensions are one to the kernels. Channels-last images stay so.
@@ -14,12 +15,13 @@ mod average;
 mod call;
 mod cases;
 mod max;
+mod options;
 mod places;
 mod spec;
 mod unpool;
 
-pub use call::{
+pub(crate) use cases::cases;
+pub use options::{
     AvgPool1dOptions, AvgPool2dOptions, AvgPool3dOptions, AvgPoolOptions, MaxPool1dOptions, MaxPool2dOptions,
     MaxPool3dOptions, MaxPoolOptions,
 };
-pub(crate) use cases::cases;

@@ -36,7 +36,7 @@ impl Kernel for Places {
 
     fn cuda(&self, call: &mut CudaCall<'_>) -> Result<()> {
         let shape = self.spec.shape(self.name(), &self.x, MemoryFormat::Contiguous)?;
-        cuda::convolution::pool::max_pool(call, MaxPass::Places, shape.words())
+        cuda::convolution::pool::max_pool(call, MaxPass::Places, &shape)
     }
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {

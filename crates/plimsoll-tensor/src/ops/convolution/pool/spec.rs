@@ -1,5 +1,6 @@
 //! Which windows pooling has, and the sizes that follow.
 
+use super::options::MaxPoolOptions;
 use crate::cpu::kernels::pool::{Axis, PoolShape, Windows};
 use crate::error::{Error, Result};
 use crate::layout::{Dims, Layout};
@@ -15,13 +16,7 @@ pub(super) struct Spec {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Sliding {
-        kernel: [usize; 3],
-        stride: [usize; 3],
-        padding: [usize; 3],
-        dilation: [usize; 3],
-        ceil_mode: bool,
-    },
+    Sliding(MaxPoolOptions<3>),
     /// So many outputs.
     Adaptive([usize; 3]),
 }
@@ -58,7 +53,7 @@ impl Spec {
                 return Err(misfit("an image without places has no windows"));
             }
             Kind::Adaptive(out) => return Ok(Axis { size, out: out[axis], windows: Windows::Adaptive }),
-            Kind::Sliding { kernel, stride, padding, dilation, ceil_mode } => {
+            Kind::Sliding(MaxPoolOptions { kernel, stride, padding, dilation, ceil_mode }) => {
                 (kernel[axis], stride[axis], padding[axis], dilation[axis], ceil_mode)
             }
         };
@@ -89,7 +84,7 @@ impl Spec {
         let last = |all: &[usize; 3]| format!("{:?}", &all[3 - self.spatial..]);
         match &self.kind {
             Kind::Adaptive(out) => format!("output {}", last(out)),
-            Kind::Sliding { kernel, stride, padding, dilation, ceil_mode } => format!(
+            Kind::Sliding(MaxPoolOptions { kernel, stride, padding, dilation, ceil_mode }) => format!(
                 "kernel {}, stride {}, padding {}, dilation {}, ceil_mode {ceil_mode}",
                 last(kernel),
                 last(stride),

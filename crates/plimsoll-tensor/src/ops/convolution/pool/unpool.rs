@@ -1,6 +1,6 @@
 //! Values put back where max pooling took them: `max_unpool`.
 
-use super::call::MaxPoolOptions;
+use super::options::MaxPoolOptions;
 use crate::error::{Error, Result};
 use crate::tensor::Tensor;
 
