@@ -16,16 +16,26 @@ type Trace = extern "C" fn(*mut c_void, *mut c_void, c_int, *mut c_void) -> c_in
 /// The event: a line is about to run.
 const LINE: c_int = 2;
 
+/// A function's address, as the loader finds it.
+type Found = *mut c_void;
+type SetTrace = unsafe extern "C" fn(Option<Trace>, *mut c_void);
+type ObjectOf = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
+type NumberOf = unsafe extern "C" fn(*mut c_void) -> c_int;
+type Attribute = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
+type TextOf = unsafe extern "C" fn(*mut c_void) -> *const c_char;
+type Release = unsafe extern "C" fn(*mut c_void);
+type Clear = unsafe extern "C" fn();
+
 /// The functions of Python's C interface that are needed.
 #[derive(Clone, Copy)]
 struct Python {
-    set_trace: unsafe extern "C" fn(Option<Trace>, *mut c_void),
-    code_of: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
-    line_of: unsafe extern "C" fn(*mut c_void) -> c_int,
-    attribute: unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void,
-    text: unsafe extern "C" fn(*mut c_void) -> *const c_char,
-    release: unsafe extern "C" fn(*mut c_void),
-    clear_error: unsafe extern "C" fn(),
+    set_trace: SetTrace,
+    code_of: ObjectOf,
+    line_of: NumberOf,
+    attribute: Attribute,
+    text: TextOf,
+    release: Release,
+    clear_error: Clear,
 }
 
 impl Python {
@@ -39,13 +49,13 @@ impl Python {
         // SAFETY: these are the signatures of the functions in Python's C interface, from 3.9 on.
         unsafe {
             Some(Python {
-                set_trace: transmute::<*mut c_void, _>(find(c"PyEval_SetTrace")?),
-                code_of: transmute::<*mut c_void, _>(find(c"PyFrame_GetCode")?),
-                line_of: transmute::<*mut c_void, _>(find(c"PyFrame_GetLineNumber")?),
-                attribute: transmute::<*mut c_void, _>(find(c"PyObject_GetAttrString")?),
-                text: transmute::<*mut c_void, _>(find(c"PyUnicode_AsUTF8")?),
-                release: transmute::<*mut c_void, _>(find(c"Py_DecRef")?),
-                clear_error: transmute::<*mut c_void, _>(find(c"PyErr_Clear")?),
+                set_trace: transmute::<Found, SetTrace>(find(c"PyEval_SetTrace")?),
+                code_of: transmute::<Found, ObjectOf>(find(c"PyFrame_GetCode")?),
+                line_of: transmute::<Found, NumberOf>(find(c"PyFrame_GetLineNumber")?),
+                attribute: transmute::<Found, Attribute>(find(c"PyObject_GetAttrString")?),
+                text: transmute::<Found, TextOf>(find(c"PyUnicode_AsUTF8")?),
+                release: transmute::<Found, Release>(find(c"Py_DecRef")?),
+                clear_error: transmute::<Found, Clear>(find(c"PyErr_Clear")?),
             })
         }
     }

@@ -136,7 +136,7 @@ fn what_is_no_snapshot_is_refused() {
     check(b"[1, 2", "not the JSON");
     check(b"\x80\x04.", "empty stack");
     check(b"\x80\x04h\x07.", "never written");
-    check(b"\x80\x04e.", "never began");
+    check(b"\x80\x04e.", "items end without a mark");
     assert!(read(b"\x80\x04].what follows the end is not looked at").is_ok());
 }
 

@@ -57,7 +57,7 @@ fn files(plan: &Plan, whole_bytes: bool) -> [Section; 2] {
     });
     let hosts = shown.map(|trial| trial.hosts.clone());
     [
-        Section::lines("writes", Rank::Screen, said).valued(shown.map(|trial| json::writes(trial))),
+        Section::lines("writes", Rank::Screen, said).valued(shown.map(json::writes)),
         Section::data("hosts", hosts),
     ]
 }

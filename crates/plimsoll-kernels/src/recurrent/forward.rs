@@ -64,8 +64,11 @@ pub fn forward<T: Float + Product>(
             }
             Cell::Lstm => {
                 let ((gates, _), (extra, past)) = (step.cut(gates, width), step.cut(extra, hidden));
-                let outs =
-                    if steps.projected { Pieces::of(outputs, step.rows * hidden) } else { step.cut(y, hidden).0 };
+                let outs = if steps.projected {
+                    Pieces::of(outputs, step.rows * hidden)
+                } else {
+                    step.cut(y, hidden).0
+                };
                 for_each_cut(step.chunks(), (outs, gates, extra), |chunk, (outs, gates, extra)| {
                     for batch in step.batches(chunk) {
                         let out = match steps.projected {

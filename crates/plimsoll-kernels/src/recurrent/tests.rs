@@ -48,8 +48,16 @@ fn an_lstm_in_many_chunks_matches_the_reference_projected_or_not() {
         (24, true, true, false),
         (200, true, false, false),
     ] {
-        let steps =
-            Steps { cell: Cell::Lstm, time: 3, batch: 37, hidden: 200, state, projected, batch_first, reverse };
+        let steps = Steps {
+            cell: Cell::Lstm,
+            time: 3,
+            batch: 37,
+            hidden: 200,
+            state,
+            projected,
+            batch_first,
+            reverse,
+        };
         let (hidden, rows) = (steps.hidden, steps.time * steps.batch);
         let (h0, c0) = (random(37 * state, 1), random(37 * hidden, 2));
         let scaled = |values: Vec<f32>| values.into_iter().map(|x| x / 8.0).collect::<Vec<_>>();

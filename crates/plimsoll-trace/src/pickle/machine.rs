@@ -88,7 +88,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
                 self.set(mark)?;
             }
             op::SETITEM => {
-                let mark = self.from_top(2)?;
+                let mark = self.place_below_top(2)?;
                 self.set(mark)?;
             }
             op::APPENDS => {
@@ -96,7 +96,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
                 self.append(mark)?;
             }
             op::APPEND => {
-                let mark = self.from_top(1)?;
+                let mark = self.place_below_top(1)?;
                 self.append(mark)?;
             }
             op::BININT => {
@@ -338,7 +338,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
     }
 
     fn tuple(&mut self, count: usize) -> Result<(), B::Error> {
-        let start = self.from_top(count)?;
+        let start = self.place_below_top(count)?;
         let tuple = self.builder.tuple(&self.stack[start..])?;
         self.stack.truncate(start);
         self.push(tuple)
@@ -379,7 +379,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
     }
 
     /// The stack position of the topmost values.
-    fn from_top(&self, count: usize) -> Result<usize, Malformed> {
+    fn place_below_top(&self, count: usize) -> Result<usize, Malformed> {
         self.stack.len().checked_sub(count).ok_or_else(empty_stack)
     }
 

@@ -18,7 +18,7 @@ pub(super) fn gpu(target: &Target) -> Value {
 }
 
 /// The process and device that decide, with the explanation of its recording.
-pub(super) fn judged(outcome: &Outcome, target: &Target, explanation: Option<Value>) -> Option<Value> {
+pub(super) fn judged(outcome: &Outcome, target: &Target, explanation: Option<&Value>) -> Option<Value> {
     outcome.judged.as_ref().map(|judged| {
         json!({
             "process": process(&judged.report),

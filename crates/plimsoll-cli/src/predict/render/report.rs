@@ -20,7 +20,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let explanation = explanation.map(|it| explain::report::report(&it.explained, it.device(), shown));
     let explained = explanation.as_ref().map(Report::json);
     let mut sections = facts(outcome, target, &verdict);
-    sections.push(Section::data("judged", json::judged(outcome, target, explained)));
+    sections.push(Section::data("judged", json::judged(outcome, target, explained.as_ref())));
     let unused = graphs::sentences(outcome, size);
     sections.push(Section::lines("unused_graphs", Rank::Head, unused).valued(graphs::json(outcome)));
     sections.push(Section::command("next", "Next", next::command(outcome, target, args)));

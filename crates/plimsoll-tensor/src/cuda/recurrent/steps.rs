@@ -136,7 +136,8 @@ pub(crate) fn backward(call: &mut CudaCall<'_>, steps: &Steps) -> Result<()> {
             Some((projection, kept)) => {
                 // Kept for the projection's own gradient, and taken back to what was projected.
                 let (kept, scratch) = (rows(steps, kept, time, state), call.scratch_address());
-                let args = Args::new().address(kept).address(dh.address).address(rows(steps, dy, time, state));
+                let args =
+                    Args::new().address(kept).address(dh.address).address(rows(steps, dy, time, state));
                 let source = source(steps, call, dtype, Pass::OfProjected);
                 let args = args.size(steps.row_stride()).size(steps.batch).size(state);
                 call.launch(source, grid(steps, state), 256, args)?;

@@ -36,8 +36,7 @@ impl Layer {
     fn steps(self, sequence: &[usize], weight: &[usize]) -> Steps {
         let Layer { cell, batch_first, reverse, projected, .. } = self;
         let (hidden, state) = (weight[0] / cell.gates(), weight[1]);
-        let (time, batch) =
-            if batch_first { (sequence[1], sequence[0]) } else { (sequence[0], sequence[1]) };
+        let (time, batch) = if batch_first { (sequence[1], sequence[0]) } else { (sequence[0], sequence[1]) };
         Steps { cell, time, batch, hidden, state, projected, batch_first, reverse }
     }
 
