@@ -95,32 +95,47 @@ if how == 'logged':
     scaled(x, 2), other(x)
 ";
 
+#[track_caller]
+fn decides(torch: &Torch, how: &str, line: u64, fate: &str) {
+    let report = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
+    let decides = deciding(&report);
+    assert_eq!(report["exact"], false, "{how}: {report}");
+    assert!(decides.iter().all(|it| it["line"] == line && it["fate"] == fate), "{how}: {decides:?}");
+    assert!(!decides.is_empty(), "{how}: {report}");
+}
+
 #[needs(pytorch)]
 #[test]
 fn a_read_that_decides_a_size_or_a_branch_is_named_and_one_that_is_logged_is_not() {
     let torch = Torch::new("reads", READS);
     for (how, line, fate) in [
         ("index", 10, "size"),
-        ("item", 12, "size"),
         ("returned", 7, "size"),
-        ("list", 17, "size"),
         ("packed", 20, "size"),
-        ("repeat", 23, "size"),
-        ("unique", 25, "size"),
-        ("count", 27, "size"),
         ("while", 29, "branch"),
-        ("branch", 32, "branch"),
         ("kept", 35, "branch"),
     ] {
-        let report = answer(&torch.predict(&["--whole", "--json"], &[how]), 0);
-        let decides = deciding(&report);
-        assert_eq!(report["exact"], false, "{how}: {report}");
-        assert!(decides.iter().all(|it| it["line"] == line && it["fate"] == fate), "{how}: {decides:?}");
-        assert!(!decides.is_empty(), "{how}: {report}");
+        decides(&torch, how, line, fate);
     }
     let report = answer(&torch.predict(&["--whole", "--json"], &["logged"]), 0);
     assert_eq!((&report["exact"], deciding(&report).len()), (&true.into(), 0), "{report}");
     assert!(report["reads"].as_array().is_some_and(|reads| !reads.is_empty()), "{report}");
+}
+
+#[needs(pytorch, nightly)]
+#[test]
+fn other_reads_that_decide_a_size_or_a_branch_are_named_too() {
+    let torch = Torch::new("reads-more", READS);
+    for (how, line, fate) in [
+        ("item", 12, "size"),
+        ("list", 17, "size"),
+        ("repeat", 23, "size"),
+        ("unique", 25, "size"),
+        ("count", 27, "size"),
+        ("branch", 32, "branch"),
+    ] {
+        decides(&torch, how, line, fate);
+    }
 }
 
 const SCALED: &str = "

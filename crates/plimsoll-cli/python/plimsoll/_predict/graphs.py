@@ -27,8 +27,12 @@ class Line:
         self.step = 0  # the program's step at the last call
 
     def free(self, bytes: int) -> None:
-        """The result of a call is gone, and its graph with it."""
+        """The graph of a call is gone."""
         self.bytes -= bytes
+
+
+class Alive:
+    """Lives as long as the node of autograd that has it: its result may go before."""
 
 
 class Graphs:
@@ -92,7 +96,8 @@ class Graphs:
         line.bytes += kept
         line.most_bytes = max(line.most_bytes, line.bytes)
         line.step = self.step()
-        weakref.finalize(made[0], line.free, kept).atexit = False
+        alive = made[0].grad_fn.metadata["plimsoll"] = Alive()
+        weakref.finalize(alive, line.free, kept).atexit = False
         for tensor in made:
             tensor.grad_fn.register_prehook(functools.partial(use, line))
         return result
