@@ -296,7 +296,7 @@ for step in range(3):
         print('loss', loss.item().hex(), loss.item())
 ";
 
-#[needs(pytorch)]
+#[needs(pytorch, nightly)]
 #[test]
 fn a_memory_budget_lowers_the_peak_of_a_compiled_model_and_keeps_its_losses() {
     let torch = Torch::new("run-budget", COMPILED);
