@@ -8,6 +8,8 @@ use super::value::{KnownGlobal, StorageEntry, TensorEntry, Value};
 const DEEPEST: usize = 64;
 /// Most values of a pickle; a model of a million tensors has some ten million.
 const MOST_VALUES: usize = 50_000_000;
+/// How many bytes of copied names, sizes and keys count as one value, or one visit: any number of tensors may share them.
+const COPIED_BYTES: usize = 64;
 
 /// The tensors of a pickle with their names: keys of the dictionaries on the way, with dots between them.
 ///
@@ -17,22 +19,35 @@ pub(super) fn tensors(pickle: &[u8]) -> Result<Vec<(String, TensorEntry)>, Strin
     let mut objects = Objects::default();
     let (_, top) =
         pickle::read(pickle, &mut objects).map_err(|(at, Refusal(why))| format!("byte {at}: {why}"))?;
-    let mut found = FoundTensors { tensors: Vec::new(), visits_left: 2 * objects.values + 1000 };
-    objects.flatten(top, String::new(), 0, &mut found)?;
+    let visits_left = 2 * objects.values + 1000;
+    let mut found = FoundTensors { tensors: Vec::new(), name: String::new(), visits_left };
+    objects.flatten(top, 0, &mut found)?;
     Ok(found.tensors)
 }
 
 /// What was found so far. Visits are bounded: dictionaries that are shared again and again would lead to more tensors than
-/// any memory holds.
+/// any memory holds. What is copied for a tensor counts as visits, too.
 struct FoundTensors {
     tensors: Vec<(String, TensorEntry)>,
+    /// The name of the value that is visited.
+    name: String,
     visits_left: usize,
+}
+
+impl FoundTensors {
+    fn visit(&mut self, count: usize) -> Result<(), String> {
+        let left = self.visits_left.checked_sub(count);
+        self.visits_left = left.ok_or("the same dictionaries again and again")?;
+        Ok(())
+    }
 }
 
 #[derive(Default)]
 struct Objects {
     /// How many values were put on the machine's stack.
     values: usize,
+    /// How many times [`COPIED_BYTES`] were copied for storages and tensors.
+    copied: usize,
     texts: Vec<Box<str>>,
     /// Lists, tuples, and dictionaries as keys and values in turn.
     nodes: Vec<Vec<Value>>,
@@ -136,6 +151,7 @@ impl Builder for Objects {
     fn persistent(&mut self, id: Value) -> Result<Value, Refusal> {
         let storage =
             self.storage(id).ok_or("a storage that is described in another way than PyTorch does")?;
+        self.copied(storage.key.len())?;
         self.storages.push(storage);
         Ok(Value::Storage(self.storages.len() - 1))
     }
@@ -150,6 +166,7 @@ impl Builder for Objects {
             }
             Value::Global(KnownGlobal::RebuildTensor) => {
                 let tensor = self.tensor(given).ok_or("a tensor that does not lie in its storage")?;
+                self.copied(tensor.heap_bytes())?;
                 self.tensors.push(tensor);
                 Ok(Value::Tensor(self.tensors.len() - 1))
             }
@@ -179,6 +196,12 @@ impl Objects {
     fn node(&mut self, values: &[Value]) -> usize {
         self.nodes.push(values.to_vec());
         self.nodes.len() - 1
+    }
+
+    /// Counts bytes that were copied, and refuses more than the values allow.
+    fn copied(&mut self, bytes: usize) -> Result<(), Refusal> {
+        self.copied += bytes / COPIED_BYTES;
+        if self.copied > self.values { Err("the same sizes or keys again and again".into()) } else { Ok(()) }
     }
 
     /// Of `("storage", type, key, device, length)`.
@@ -219,41 +242,55 @@ impl Objects {
     }
 
     /// Adds the tensors below a value. Keys that are numbers count as texts; other values are passed over.
-    fn flatten(
-        &self,
-        value: Value,
-        path: String,
-        depth: usize,
-        found: &mut FoundTensors,
-    ) -> Result<(), String> {
+    fn flatten(&self, value: Value, depth: usize, found: &mut FoundTensors) -> Result<(), String> {
         if depth > DEEPEST {
             return Err(format!("more than {DEEPEST} dictionaries in one another"));
         }
-        let Some(left) = found.visits_left.checked_sub(1) else {
-            return Err("the same dictionaries again and again".to_owned());
-        };
-        found.visits_left = left;
-        let join = |key: &str| if path.is_empty() { key.to_owned() } else { format!("{path}.{key}") };
+        found.visit(1)?;
         match value {
-            Value::Tensor(tensor) => found.tensors.push((path, self.tensors[tensor].clone())),
+            Value::Tensor(tensor) => {
+                let tensor = &self.tensors[tensor];
+                let copied = found.name.len() + tensor.heap_bytes();
+                found.visit(copied / COPIED_BYTES)?;
+                found.tensors.push((found.name.clone(), tensor.clone()));
+            }
             Value::Dict(node) => {
                 for pair in self.nodes[node].chunks_exact(2) {
-                    let key = match pair[0] {
-                        Value::Text(text) => self.texts[text].to_string(),
-                        Value::Int(number) => number.to_string(),
-                        _ => continue,
-                    };
-                    self.flatten(pair[1], join(&key), depth + 1, found)?;
+                    match pair[0] {
+                        Value::Text(text) => self.flatten_at(&self.texts[text], pair[1], depth, found)?,
+                        Value::Int(number) => {
+                            self.flatten_at(&number.to_string(), pair[1], depth, found)?;
+                        }
+                        _ => {}
+                    }
                 }
             }
             Value::List(node) | Value::Tuple(node) => {
                 for (i, &value) in self.nodes[node].iter().enumerate() {
-                    self.flatten(value, join(&i.to_string()), depth + 1, found)?;
+                    self.flatten_at(&i.to_string(), value, depth, found)?;
                 }
             }
             _ => {}
         }
         Ok(())
+    }
+
+    /// Adds the tensors below an item of the container that is visited.
+    fn flatten_at(
+        &self,
+        key: &str,
+        item: Value,
+        depth: usize,
+        found: &mut FoundTensors,
+    ) -> Result<(), String> {
+        let length = found.name.len();
+        if length > 0 {
+            found.name.push('.');
+        }
+        found.name.push_str(key);
+        let flattened = self.flatten(item, depth + 1, found);
+        found.name.truncate(length);
+        flattened
     }
 }
 
@@ -304,6 +341,41 @@ mod tests {
             pickle.extend([b']', 0x94, b'(', b'h', memo, b'h', memo, b'e']);
         }
         pickle.push(b'.');
+        assert!(refused(&pickle).contains("again and again"));
+    }
+
+    /// A list of tensors in one storage of one element, which share one shape of so many dimensions of size 1.
+    fn tensors_of_one_shape(count: usize, dimensions: usize, key: &str) -> Vec<u8> {
+        let mut pickle = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\0".to_vec();
+        pickle.extend(b"(X\x07\0\0\0storagectorch\nFloatStorage\nX");
+        pickle.extend((key.len() as u32).to_le_bytes());
+        pickle.extend(key.bytes());
+        pickle.extend(b"X\x03\0\0\0cpuK\x01tQq\x01(");
+        pickle.extend(b"K\x01".repeat(dimensions));
+        pickle.extend(b"tq\x02](");
+        pickle.extend(b"h\0(h\x01K\0h\x02h\x02tR".repeat(count));
+        pickle.extend(b"e.");
+        pickle
+    }
+
+    #[test]
+    fn sizes_and_keys_that_are_shared_again_and_again_are_refused() {
+        let found = tensors(&tensors_of_one_shape(10_000, 4, "0")).unwrap();
+        assert_eq!((found.len(), &*found[9_999].0, &*found[9_999].1.shape), (10_000, "9999", &[1; 4][..]));
+        assert_eq!(tensors(&tensors_of_one_shape(1, 10_000, "0")).unwrap().len(), 1);
+        assert!(refused(&tensors_of_one_shape(1_000, 10_000, "0")).contains("again and again"));
+        assert!(refused(&tensors_of_one_shape(1_000, 4, &"0".repeat(1 << 20))).contains("again and again"));
+    }
+
+    #[test]
+    fn a_name_that_is_shared_again_and_again_is_refused() {
+        // {name: [a tensor, a tensor, …]}
+        let name = [b"}X".to_vec(), (1_u32 << 20).to_le_bytes().to_vec(), vec![b'n'; 1 << 20]].concat();
+        let mut pickle = tensors_of_one_shape(1_000, 4, "0");
+        let list = pickle.windows(2).position(|two| two == b"](").unwrap();
+        pickle.splice(list..list, name);
+        pickle.pop();
+        pickle.extend(b"s.");
         assert!(refused(&pickle).contains("again and again"));
     }
 

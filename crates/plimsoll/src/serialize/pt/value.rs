@@ -86,6 +86,11 @@ pub(super) struct TensorEntry {
 }
 
 impl TensorEntry {
+    /// The bytes of its key and sizes.
+    pub(super) fn heap_bytes(&self) -> usize {
+        self.storage.len() + size_of_val(&*self.shape) + size_of_val(&*self.strides)
+    }
+
     /// Whether every element lies in the storage, and there are not more of them than it could have.
     pub(super) fn fits(&self) -> bool {
         let elements = self.shape.iter().try_fold(1usize, |product, &size| product.checked_mul(size));
