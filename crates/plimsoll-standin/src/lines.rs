@@ -3,6 +3,7 @@
 //! It is not written in Python, because Python copies the variables of a frame for such a function, which would keep tensors alive.
 //! `plimsoll predict`'s code in the process starts it, counts the steps, and reads the lines. Only one thread is traced.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
@@ -181,16 +182,18 @@ extern "C" fn traced(_: *mut c_void, frame: *mut c_void, what: c_int, _: *mut c_
     *has_run = true;
     // SAFETY: Python passes a frame; the result is a reference of ours to its code object.
     let code = unsafe { (python.code_of)(frame) };
-    let known = codes.contains_key(&(code as usize));
-    let ran = codes.entry(code as usize).or_insert_with(|| {
-        let file = python.file(code);
-        let is_library = file.is_empty() || libraries.iter().any(|part| file.contains(part.as_str()));
-        (!is_library).then(BTreeMap::new)
-    });
-    if known {
-        // SAFETY: the map has a reference of its own, so this one is not the last.
-        unsafe { (python.release)(code) };
-    }
+    let ran = match codes.entry(code as usize) {
+        Entry::Occupied(known) => {
+            // SAFETY: the map has a reference of its own, so this one is not the last.
+            unsafe { (python.release)(code) };
+            known.into_mut()
+        }
+        Entry::Vacant(new) => {
+            let file = python.file(code);
+            let is_library = file.is_empty() || libraries.iter().any(|part| file.contains(part.as_str()));
+            new.insert((!is_library).then(BTreeMap::new))
+        }
+    };
     if let Some(ran) = ran {
         // SAFETY: the frame is Python's argument.
         let line = unsafe { (python.line_of)(frame) };
