@@ -1,24 +1,13 @@
 //! Models for images beside torchvision's: names, shapes, outputs, and three steps of training from the same start values.
 //! `fixtures/make_vision.py` made `fixtures/vision.json`.
 
-use std::collections::BTreeMap;
-
 use plimsoll::models::{ResNet, ResNetBlock, ResNetConfig, UNet, UNetConfig, Vgg, VggConfig};
 use plimsoll::nn::{Module, Scope};
 use plimsoll::optim::{Optimizer, Sgd, SgdOptions};
 use plimsoll::{DType, Device, MemoryFormat, SimConfig, Tensor, autocast};
-use serde_json::Value;
 
+use crate::recorded_steps::same_names;
 use crate::recorded_steps::torchvision::{self, classes, images, recorded, resnet};
-
-/// The names and shapes of a model's parameters and buffers are those of a published one's state dict.
-fn same_names(expected: &Value, model: &impl Module, name: &str) {
-    let expected: BTreeMap<String, Vec<usize>> = serde_json::from_value(expected.clone()).unwrap();
-    let tensors = model.named_parameters().into_iter().chain(model.named_buffers());
-    let got: BTreeMap<String, Vec<usize>> =
-        tensors.map(|(name, tensor)| (name, tensor.shape().to_vec())).collect();
-    assert_eq!(got, expected, "{name}");
-}
 
 fn scope() -> Scope {
     Scope::new(&Device::cpu(), 1)
@@ -40,17 +29,17 @@ fn published_models_have_torchvisions_names_and_shapes() {
         ("resnet34", ResNetConfig::resnet34()),
         ("resnet50", ResNetConfig::resnet50()),
     ] {
-        same_names(&recorded("published", name), &ResNet::new(&scope(), config).unwrap(), name);
+        same_names(name, &ResNet::new(&scope(), config).unwrap(), &recorded("published", name));
     }
     for (name, config) in [
         ("vgg11", VggConfig::vgg11()),
         ("vgg16", VggConfig::vgg16()),
         ("vgg16_bn", VggConfig::vgg16().with_batch_norm()),
     ] {
-        same_names(&recorded("published", name), &Vgg::new(&scope(), config).unwrap(), name);
+        same_names(name, &Vgg::new(&scope(), config).unwrap(), &recorded("published", name));
     }
     let unet = UNet::new(&scope(), UNetConfig::new(3, 2)).unwrap();
-    same_names(&recorded("published", "unet"), &unet, "unet");
+    same_names("unet", &unet, &recorded("published", "unet"));
 }
 
 #[test]

@@ -29,10 +29,9 @@ pub(crate) fn programs() -> Vec<Program> {
     transformers::programs().into_iter().chain(torchvision::programs()).collect()
 }
 
-/// A model's state dict has the names and shapes that are recorded, also of parameters that are tied.
-fn same_names(name: &str, model: &impl Module, expected: &Value) {
-    let expected: BTreeMap<String, Vec<usize>> =
-        serde_json::from_value(expected["state_dict"].clone()).unwrap();
+/// A model's state dict has the names and shapes of a recorded one, also of parameters that are tied.
+pub(crate) fn same_names(name: &str, model: &impl Module, expected: &Value) {
+    let expected: BTreeMap<String, Vec<usize>> = serde_json::from_value(expected.clone()).unwrap();
     let state = model.state_dict();
     let got: BTreeMap<String, Vec<usize>> =
         state.iter().map(|(name, tensor)| (name.to_owned(), tensor.shape().to_vec())).collect();

@@ -43,7 +43,7 @@ fn train(
     loss: impl Fn(&Tensor) -> Result<Tensor>,
 ) -> Result<Comparison> {
     let (expected, mut compared) = (recorded("small", name), Comparison::default());
-    same_names(name, model, &expected);
+    same_names(name, model, &expected["state_dict"]);
     for (name, parameter) in model.named_parameters() {
         let values = Tensor::from_slice(&values(&name, parameter.shape()), parameter.shape(), device)?;
         no_grad(|| parameter.copy_(&values))?;
