@@ -116,7 +116,7 @@ struct Row {
     _padding: u32,
 }
 
-/// Starts to trace this thread. `libraries` are parts of paths, one a line: files with one of them are not the program's. Null stops tracing.
+/// Starts to trace this thread. `libraries` are parts of paths, one per line: files with one of them are not the program's. Null stops tracing.
 /// The caller holds Python's lock. Returns 1 if it traces.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
@@ -135,8 +135,8 @@ extern "C" fn plimsoll_standin_trace(libraries: *const c_char) -> c_int {
     1
 }
 
-/// Counts the lines that run from now on for `step`. Returns 1 if any line, of a library's, too, ran in the one before; if none did,
-/// another tracer has taken this one's place meanwhile.
+/// Counts the lines that run from now on for `step`. Returns 1 if any line ran in the step before, even a library's; if none did,
+/// another tracer has replaced this one.
 #[unsafe(no_mangle)]
 extern "C" fn plimsoll_standin_step(step: u32) -> c_int {
     let mut lines = locked(&LINES);

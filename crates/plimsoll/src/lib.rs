@@ -36,7 +36,7 @@
 //! |---|---|
 //! | `data/` | data sets, samplers, loaders with worker threads |
 //! | `memory/` | reports, recordings, figures of a running program |
-//! | `state_dict/` | names and tensors, of which layers are loaded |
+//! | `state_dict/` | names and tensors, from which layers are loaded |
 //! | `nn/` | layers |
 //! | `optim/` | optimizers |
 //! | `serialize/` | the files of layers and optimizers |

@@ -11,7 +11,7 @@ use super::value::{MIB, Reserve};
 fn expected(option: &str, value: &Value, config: &Config) -> Option<Setting> {
     let bytes = |bytes: u64| Some(Setting::Integer(bytes.cast_signed()));
     match (option, value) {
-        // Ours has none where it is that of a large segment.
+        // Ours is written as no limit if it equals the size of a large segment.
         ("max_non_split_rounding_mb", value) if *value == json!(config.large_segment_bytes()) => {
             bytes(u64::MAX)
         }

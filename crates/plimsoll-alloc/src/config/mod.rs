@@ -11,7 +11,7 @@
 //! | `fields.rs`, `row.rs` | what an option is: a field with its setter; a row of the configuration string |
 //! | `pinned.rs`, `options.rs` | the options, their defaults, meaning and bounds |
 //! | `parse.rs`, `render.rs` | PyTorch's configuration string becomes a `Config`, and back |
-//! | `answers.rs` | a test: the string beside PyTorch's answers |
+//! | `answers.rs` | a test: the string, compared with PyTorch's answers |
 
 #[cfg(test)]
 mod answers;

@@ -308,7 +308,7 @@ pub(super) fn named(word: &str) -> Option<&'static Row<Config>> {
     OPTIONS.iter().find(|row| row.names().any(|name| name == word))
 }
 
-/// The options that are like no other.
+/// The options whose getter or setter differs from the others'.
 impl Config {
     /// The size of the segments that serve blocks between 1 MiB and 10 MiB, bytes.
     /// As PyTorch: `large_segment_size_mb`.
@@ -361,7 +361,7 @@ impl Config {
         Ok(Self { pinned: set(self.pinned)?, ..self })
     }
 
-    /// The options as a string that is applied at run time finds them: PyTorch resets some first.
+    /// The options that a string starts from: PyTorch resets some first.
     pub(super) fn reset(self) -> Self {
         let fresh = Self::default();
         Self {

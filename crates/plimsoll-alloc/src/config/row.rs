@@ -1,5 +1,5 @@
-//! What an option of the configuration string is: [`Row`], with its type, its [`Value`]. A row reads its option's value, writes
-//! it, and has it in a snapshot; `options.rs` has the rows.
+//! An option of the configuration string: [`Row`], with its type, [`Value`]. A row reads and writes its option's value, in a
+//! string and in a snapshot; `options.rs` has the rows.
 
 use super::error::{ConfigError, InvalidOption};
 use super::reader::{Named, Reader};
@@ -70,7 +70,7 @@ pub(super) struct Row<C> {
 }
 
 impl<C> Row<C> {
-    /// An option that has an effect and that no snapshot has.
+    /// An option that has an effect, and is in no snapshot.
     pub(super) const fn new(name: &'static str, pass: Pass, value: Value<C>) -> Row<C> {
         Row { name, alias: None, pass, value, in_snapshot: None, no_effect: None, warning: |_| None }
     }
@@ -94,7 +94,7 @@ impl<C> Row<C> {
         }
     }
 
-    /// The value as a snapshot has it, where unlimited sizes are -1; also of an option that no snapshot has.
+    /// The value as a snapshot has it, where unlimited sizes are -1; even of an option that is in no snapshot.
     pub(super) fn setting(&self, config: &C) -> Option<Setting> {
         Some(match &self.value {
             Value::Switch(get, _) => Setting::Switch(get(config)),

@@ -215,7 +215,7 @@ fn add(own: &Arc<Descriptor>, nodes: &mut Graph, added: &mut Vec<(Arc<Descriptor
 /// Reads an attribute: known facts, otherwise zeros. For attributes that hold descriptors, the caller passes created
 /// descriptors to fill in.
 fn get(descriptor: u64, name: i32, kind: i32, wanted: i64, count: Out<i64>, values: Out<u8>) -> Outcome {
-    // A caller that passes no buffer asks for the count, some with the most that there can be.
+    // A caller that passes no buffer asks only for the count, whatever room it states.
     let room = if values.is_null() { 0 } else { usize::try_from(wanted).unwrap_or(0) };
     let known = descriptors().get(&descriptor).map_or(Known::Nothing, |own| own.known.clone());
     let (number, bytes) = match (kind, name) {

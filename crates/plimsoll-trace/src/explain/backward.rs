@@ -165,7 +165,7 @@ impl<'a> Sweep<'a> {
         }
         let line = ForwardLine { frame, package_line: origin.package_line, by: FoundBy::Order };
         self.ops.push(Op { line, bytes, stack: life.stack, consumer: usize::MAX });
-        // What is freed after the last derivative was saved for none, such as a scaled loss that no variable keeps.
+        // A tensor that is freed after the last derivative was not saved for one: a scaled loss that no variable keeps, for example.
         let derives = self.pass.first..=self.pass.last_request;
         if let Some(freed) = life.freed.filter(|freed| derives.contains(freed)) {
             self.frees.insert((freed, place));

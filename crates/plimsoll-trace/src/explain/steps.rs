@@ -34,7 +34,7 @@ pub enum Source {
     Nothing,
     /// The scopes `ProfilerStep#N`.
     ProfilerSteps,
-    /// The same in a recording of our own runtime, which writes its marks so.
+    /// The same scopes in a recording of our own runtime, which writes its marks in this form.
     OwnSteps,
     /// The scopes of this name, which PyTorch sets around optimizer steps.
     OptimizerSteps(TextId),

@@ -1,9 +1,9 @@
-//! A [`Builder`] makes a pickle's values, and says what the objects that it names stand for.
+//! A [`Builder`] makes a pickle's values, and decides which of the Python objects that the pickle names are known.
 
 use std::io;
 
-/// Makes the values of a pickle. What a builder does not know is refused: the operations of [`Self::global`],
-/// [`Self::persistent`], [`Self::reduce`] and [`Self::build`] could run code.
+/// Makes the values of a pickle. It refuses what it does not know: in Python, the operations behind [`Self::global`],
+/// [`Self::persistent`], [`Self::reduce`] and [`Self::build`] can run code.
 ///
 /// ```
 /// use std::io::Error;
@@ -124,7 +124,7 @@ pub trait Builder {
         value
     }
 
-    /// This many values were put on the stack: for a builder that limits them.
+    /// Reports that this many values were put on the stack, for a builder that limits them.
     ///
     /// # Errors
     /// More than are accepted.
@@ -132,7 +132,7 @@ pub trait Builder {
         Ok(())
     }
 
-    /// The machine's own memory, reported now and then: for a builder that limits it.
+    /// Reports the machine's own memory now and then, for a builder that limits it.
     ///
     /// # Errors
     /// More than is accepted.

@@ -1,4 +1,4 @@
-//! The pickle machine: a stack, marks and a memo: [`read`]. What it reads becomes the values of a [`Builder`].
+//! The pickle machine, a stack, marks and a memo: [`read`]. A [`Builder`] makes the values that it reads.
 
 use std::io::Read;
 
@@ -6,13 +6,13 @@ use super::builder::{Builder, Malformed, Scalar, Slot};
 use super::opcode as op;
 use super::source::Source;
 
-/// How often the builder is told of the machine's memory, in bytes of the file.
+/// The machine reports its memory to the builder each time it has read this many bytes.
 const ACCOUNT_BYTES: u64 = 1 << 20;
 
 /// Reads a pickle to its end. Returns the offset after it, and its outermost value.
 ///
 /// # Errors
-/// The bytes are no pickle, or the builder refuses a value; with the offset.
+/// Bytes that are no pickle, or a value that the builder refuses, each with its offset.
 pub fn read<B: Builder>(input: impl Read, builder: &mut B) -> Result<(u64, B::Value), (u64, B::Error)> {
     let source = Source::new(input);
     Machine { source, builder, stack: Vec::new(), marks: Vec::new(), memo: Vec::new() }.run()
@@ -378,7 +378,7 @@ impl<R: Read, B: Builder> Machine<'_, R, B> {
         }
     }
 
-    /// The stack position of the topmost values.
+    /// The stack position where the topmost `count` values begin.
     fn place_below_top(&self, count: usize) -> Result<usize, Malformed> {
         self.stack.len().checked_sub(count).ok_or_else(empty_stack)
     }

@@ -16,7 +16,7 @@ pub(super) struct Source<R> {
     end: usize,
     /// The window's offset in the file.
     start: u64,
-    /// Whether more was needed than could be read.
+    /// Whether reading failed, or ended before the bytes that were needed.
     has_failed: bool,
 }
 

@@ -27,7 +27,7 @@ impl Snapshot {
     }
 }
 
-/// A setting of an option, as the allocator has it; None for another one.
+/// A recorded setting as the allocator's; None for a value that no option has in a snapshot.
 fn as_option(setting: &Setting) -> Option<Value> {
     Some(match setting {
         Setting::Int(number) => Value::Integer(*number),

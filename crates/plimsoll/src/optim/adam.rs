@@ -35,7 +35,7 @@ pub type Adam = OptimizerOf<AdamOptions>;
 /// ```
 pub type AdamW = OptimizerOf<AdamWOptions>;
 
-/// Both are one rule; only where the weight decay goes differs, and how much there is.
+/// Both are one rule: they differ only in where the weight decay goes, and in its default.
 macro_rules! adam {
     ($(#[$doc:meta])* $options:ident, $name:literal, $decay:ident, $(#[$decays:meta])* $weight_decay:literal) => {
         $(#[$doc])*

@@ -217,7 +217,8 @@ fn range(held: &[u64]) -> u64 {
     settled.iter().max().zip(settled.iter().min()).map_or(0, |(most, least)| most - least)
 }
 
-/// Whether the settled levels differ by at most 2 %; not that after the last step, when a program frees what it holds.
+/// Whether the settled levels differ by at most 2 %. The level after the last step does not count: by then a program may have freed
+/// what it holds.
 fn is_flat(held: &[u64]) -> bool {
     let settled = held.get(warm(held.len())..held.len().saturating_sub(1)).unwrap_or_default();
     let (most, least) = (settled.iter().max().unwrap_or(&0), settled.iter().min().unwrap_or(&0));

@@ -38,8 +38,8 @@ impl Frees {
     }
 }
 
-/// Finds what frees the blocks of a line, if it freed those of several steps at once: at least twice, or once, and what came since
-/// is no more than that.
+/// Finds what frees the blocks of a line, if it freed those of several steps at once: at least twice, or once, if no more
+/// than that has been kept since.
 pub(super) fn find(
     snapshot: &Snapshot,
     device: i32,

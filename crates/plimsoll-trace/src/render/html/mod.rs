@@ -2,10 +2,10 @@
 //! A page has a section for each recording's device; one about several recordings begins with a summary of all.
 //!
 //! ```text
-//! comparison.rs      how a page begins that is about two recordings, and ranks.rs, about the ranks of a job
+//! comparison.rs      the beginning of a page about two recordings, and ranks.rs, about the ranks of a job
 //!  └ panels.rs       the recordings side by side on one scale, drawn by stacks.rs without a script
-//! devices.rs         how a page begins that is about a recording of several devices
-//! report.rs          how a page begins that shows a report
+//! devices.rs         the beginning of a page about a recording of several devices
+//! report.rs          the beginning of a page that shows a report
 //! section.rs         one device of a recording, and what the script draws of it
 //! summary.rs         what the first screen has below the verdict: what would help, the largest owners
 //! tables.rs          what is read without a script in a section, part by part

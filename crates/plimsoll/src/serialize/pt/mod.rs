@@ -1,7 +1,7 @@
 //! PyTorch's `.pt` and `.pth` files: [`PtFile`].
 //!
 //! Such a file is a zip archive with a pickle (`data.pkl`) that says which tensors there are, and a file for each storage.
-//! The pickle is read by the machine that reads snapshots, too, which runs nothing: `objects.rs` knows the few functions that
+//! The pickle is read by the same machine as a snapshot's, which runs nothing: `objects.rs` knows the few functions that
 //! `torch.save` of a state dict names, and refuses any other by its name.
 
 mod objects;

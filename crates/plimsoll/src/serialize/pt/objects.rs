@@ -1,4 +1,4 @@
-//! What the pickle of a state dict is made of: values in an arena. The functions that it names are known, and none is called.
+//! The values in the pickle of a state dict, in an arena. The functions that it may name are known, and none is called.
 
 use plimsoll_trace::pickle::{self, Builder, Malformed, Scalar};
 

@@ -1,4 +1,4 @@
-//! The options of pooling. Those of max pooling say which windows, and all of pooling uses them for that.
+//! The options of pooling. Those of max pooling describe the windows, and all pooling describes its windows by them.
 
 /// Windows of max pooling, for each dimension of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ impl<const D: usize> MaxPoolOptions<D> {
         MaxPoolOptions::new([size; D])
     }
 
-    /// The same windows of images of three dimensions, the first of which are those that are missing here.
+    /// The same windows for images of three dimensions: the dimensions that are missing here come first.
     pub(super) fn in_three(self) -> MaxPoolOptions<3> {
         let MaxPoolOptions { kernel, stride, padding, dilation, ceil_mode } = self;
         MaxPoolOptions {
