@@ -1,7 +1,7 @@
 //! The configuration string: [`Config::parse`] and [`Config::apply`], and the loop that reads the
 //! options. Each option is a row of `options.rs`.
 //!
-//! It accepts exactly the strings that PyTorch 2.15 accepts, with the same values; `tests/config.rs` compares
+//! It accepts exactly the strings that PyTorch 2.15 accepts, with the same values; `answers.rs` compares
 //! several hundred strings. One difference is intended: a rejected string changes nothing. PyTorch
 //! applies the part before the error, and does not reset the options that the string would have reset.
 //!
@@ -100,14 +100,15 @@ fn option_at(reader: &Reader, at: usize) -> Option<&'static Row<Config>> {
     reader.word(at).and_then(options::named)
 }
 
-fn is_first(reader: &Reader, at: usize) -> bool {
-    option_at(reader, at).is_some_and(|row| row.pass == Pass::First)
+/// The same, if it is read before all others.
+fn first_at(reader: &Reader, at: usize) -> Option<&'static Row<Config>> {
+    option_at(reader, at).filter(|row| row.pass == Pass::First)
 }
 
 /// The size of a large segment bounds other options, so it is read first; the last one counts.
 fn read_first(reader: &mut Reader, config: &mut Config) -> Result<(), ConfigError> {
     for at in 0..reader.len() {
-        if let Some(row) = option_at(reader, at).filter(|row| row.pass == Pass::First) {
+        if let Some(row) = first_at(reader, at) {
             row.read(reader, config, Named { at })?;
         }
     }
@@ -154,7 +155,7 @@ fn look_at_names(reader: &mut Reader, names: &[Named]) {
     }
     for at in 0..reader.len() {
         let is_name = || names.binary_search_by_key(&at, |option| option.at).is_ok();
-        if is_first(reader, at) && !is_name() {
+        if first_at(reader, at).is_some() && !is_name() {
             reader.warn(at, WarningKind::HeededInsideAValue);
         }
     }
