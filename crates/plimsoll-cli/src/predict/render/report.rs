@@ -17,6 +17,8 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let size = |bytes: u64| shown.size(bytes);
     let verdict = sentences::verdict(outcome, target, size);
     let explanation = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());
+    // Only the JSON and the full text have it; the page draws it from the recording.
+    let explanation = explanation.filter(|_| args.json || args.full);
     let explanation = explanation.map(|it| explain::report::report(&it.explained, it.device(), shown));
     let explained = explanation.as_ref().map(Report::json);
     let mut sections = facts(outcome, target, &verdict);
