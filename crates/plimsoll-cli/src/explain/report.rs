@@ -3,7 +3,7 @@
 
 use plimsoll_trace::explain::leaks::{Place, Verdict};
 use plimsoll_trace::explain::{
-    DeviceExplanation, Fragmentation, Holes, Part, Pin, PinningBlock, Row as LedgerRow, Share,
+    DeviceExplanation, Fragmentation, Holes, Part, Pin, PinningBlock, Rise, Row as LedgerRow, Share,
 };
 use plimsoll_trace::render::devices::decisive;
 use plimsoll_trace::render::{failure, ledger, pressure, verdict, words};
@@ -115,6 +115,7 @@ fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Ve
         (name.unwrap_or_else(|| "no operator in the stack".to_owned()), String::new())
     });
     let all = categories.len();
+    let rises = device.peaks.rises(explained.analysis(device));
     let owners = |heading: String, rows, most| Section::table("", Rank::Full, heading, table(rows, most));
     let mut sections = vec![
         device_memory(device, shown),
@@ -123,10 +124,10 @@ fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Ve
         owners("By line".to_owned(), lines, shown.rows),
         owners("By operator".to_owned(), operators, shown.rows),
         remaining::section(explained, device, shown),
-        peaks::section(explained, device, shown),
+        peaks::section(explained, device, &rises, shown),
         pins(explained, device, shown),
     ];
-    sections.extend(growth(explained, device, shown));
+    sections.extend(growth(explained, device, &rises, shown));
     let tried = device.what_if.as_ref().map(|what_if| {
         let table = written(|out| whatif::table(out, what_if, size));
         let best = format!("{BOLD}{}{RESET}", words::best_setting(what_if, size));
@@ -161,11 +162,11 @@ fn device_memory(device: &DeviceExplanation, shown: Shown) -> Section {
 }
 
 /// Which lines keep memory from step to step.
-fn growth(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Vec<Section> {
+fn growth(explained: &Explained, device: &DeviceExplanation, rises: &[Rise], shown: Shown) -> Vec<Section> {
     let size = |bytes: u64| shown.size(bytes);
     let of = &device.leaks;
     let growth = of.whole.growth;
-    let mut said = peaks::steps(explained, device, shown);
+    let mut said = peaks::steps(explained, device, rises, shown);
     let patterns = words::patterns(&explained.snapshot, device);
     said.extend(patterns.iter().take(shown.rows).cloned());
     if patterns.len() > shown.rows {
