@@ -97,6 +97,11 @@ impl Outcome {
         judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
     }
 
+    /// The process and device that show what the program needs: of the run with more memory, if there was one.
+    pub(super) fn measured(&self) -> Option<&Judged> {
+        self.need.as_ref().map(|need| &need.judged).or(self.judged.as_ref())
+    }
+
     /// What keeps memory on the device that decides, where it grew or ran out.
     pub(super) fn holders(&self) -> impl Iterator<Item = &Holder> {
         let judged = self.judged.iter();

@@ -2,8 +2,6 @@
 
 use serde_json::{Value, json};
 
-use super::sentences;
-use crate::bytes;
 use crate::predict::analysis::growth::{Each, Growth};
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
@@ -64,10 +62,10 @@ pub(super) fn peaks(outcome: &Outcome) -> Value {
 }
 
 /// The run with zero for the assumed values.
-pub(super) fn with_zero(zero: &Outcome, target: &Target) -> Value {
+pub(super) fn with_zero(zero: &Outcome, summary: &str) -> Value {
     let mut value = peaks(zero);
     value["verdict"] = verdict(&zero.verdict);
-    value["summary"] = sentences::verdict(zero, target, |bytes| bytes::shown(bytes, false)).into();
+    value["summary"] = summary.into();
     value
 }
 
