@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::reads::{self, SizedLine, Stake};
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
-use crate::predict::recording::read::file_name;
+use crate::predict::recording::read::{file_name, place};
 
 /// The most lines.
 const MOST: usize = 3;
@@ -62,14 +62,14 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
         let stake = if place.is_some() { Stake::Open } else { Stake::Unknown };
         (place, warning.what.clone(), stake, warning.bytes)
     });
-    let sized = reads::of_sizes(reports).into_iter().map(|SizedLine { file, line, assumed, stake }| {
-        let is_open = stake == Stake::Open && !has_no_largest(outcome, &file, line);
-        let stake = if stake == Stake::Open && !is_open { Stake::Unknown } else { stake };
+    let sized = reads::of_sizes(reports);
+    let known: BTreeSet<(String, u64)> = sized.iter().map(|it| (it.file.clone(), it.line)).collect();
+    let sized = sized.into_iter().map(|SizedLine { file, line, assumed, stake }| {
+        let is_unknown = stake == Stake::Open && has_no_largest(outcome, &file, line);
+        let stake = if is_unknown { Stake::Unknown } else { stake };
         (Some((file, line)), assumed, stake, 0)
     });
     let reached = outcome.with_largest.iter().flat_map(|largest| reads::of_sizes(&largest.reports));
-    let known: BTreeSet<(String, u64)> =
-        reads::of_sizes(reports).into_iter().map(|it| (it.file, it.line)).collect();
     let reached =
         reached.filter(|it| it.stake == Stake::Given && !known.contains(&(it.file.clone(), it.line)));
     let reached = reached.map(|SizedLine { file, line, .. }| {
@@ -95,7 +95,7 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
 
 /// Whether the run with the largest values knew none for this line.
 fn has_no_largest(outcome: &Outcome, file: &str, line: u64) -> bool {
-    let start = format!("--assume {}:{line}:", file_name(file));
+    let start = format!("--assume {}:", place(file, line));
     let largest = outcome.with_largest.iter().flat_map(|largest| &largest.reports);
     largest.flat_map(|report| &report.problems).any(|problem| problem.starts_with(&start))
 }
