@@ -105,7 +105,8 @@ fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Ve
     let mut categories = rows(&owners.by_category, owners.bytes, |key| {
         (words::category(snapshot, key.category).into_owned(), words::reason(key))
     });
-    let all = Share { key: (), bytes: owners.bytes, blocks: blocks(&owners.by_category), largest_bytes: 0 };
+    let blocks = owners.by_category.iter().map(|share| share.blocks).sum();
+    let all = Share { key: (), bytes: owners.bytes, blocks, largest_bytes: 0 };
     categories.push(row(&all, owners.bytes, "total".to_owned(), "memory_allocated()".to_owned()));
     let lines = rows(&owners.by_line, owners.bytes, |key| {
         (words::purpose(snapshot, key.category).into_owned(), words::asker(snapshot, key))
@@ -154,9 +155,13 @@ fn device_memory(device: &DeviceExplanation, shown: Shown) -> Section {
         Row::of([Cell::Figure(size), Cell::Text(name), Cell::text(row.part.pytorch())])
     };
     let rows: Vec<Row> = ledger::rows(&device.ledger).into_iter().map(row).collect();
-    let columns = vec![column("bytes", 12, ""), column("part", 34, ""), column("pytorch", 0, "")];
+    let columns = vec![
+        Column::untitled("bytes", 12, ""),
+        Column::untitled("part", 34, ""),
+        Column::untitled("pytorch", 0, ""),
+    ];
     let notes = ledger::outside(&device.ledger).into_iter().collect();
-    let table = Table { columns, most: rows.len(), rows, notes };
+    let table = Table { notes, ..Table::of(columns, rows) };
     let heading = format!("Device memory {}", words::when(device));
     Section::table("ledger", Rank::Full, heading, table).valued(values::ledger(&device.ledger))
 }
@@ -257,21 +262,13 @@ fn row<K>(share: &Share<K>, of: u64, name: String, note: String) -> Row {
 
 fn table(rows: Vec<Row>, most: usize) -> Table {
     let columns = vec![
-        column("bytes", 12, ""),
-        column("percent", 5, ""),
-        column("blocks", 6, "blocks"),
-        column("name", 15, ""),
-        column("note", 0, ""),
+        Column::untitled("bytes", 12, ""),
+        Column::untitled("percent", 5, ""),
+        Column::untitled("blocks", 6, "blocks"),
+        Column::untitled("name", 15, ""),
+        Column::untitled("note", 0, ""),
     ];
-    Table { columns, rows, most, notes: Vec::new() }
-}
-
-fn column(key: &'static str, width: usize, unit: &'static str) -> Column {
-    Column { key, title: "", width, unit }
-}
-
-fn blocks<K>(shares: &[Share<K>]) -> u64 {
-    shares.iter().map(|share| share.blocks).sum()
+    Table { most, ..Table::of(columns, rows) }
 }
 
 /// The lines of a table that another verb shows, too.

@@ -98,7 +98,7 @@ fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool)
         column("", 0),
     ];
     let rows: Vec<Row> = ran.iter().map(|it| row(plan, it, whole_bytes)).collect();
-    Table { columns, most: rows.len(), rows, notes }
+    Table { notes, ..Table::of(columns, rows) }
 }
 
 fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {
