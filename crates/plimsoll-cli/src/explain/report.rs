@@ -81,16 +81,12 @@ pub(super) fn as_json(explained: &Explained, shown: Shown) -> String {
 /// What is said elsewhere, for programs.
 fn facts(device: &DeviceExplanation, verdict: &str) -> Vec<Section> {
     let timeline = &device.timeline;
-    let range = device
-        .pressure
-        .capacity
-        .map(|limit| json!({ "at_least_bytes": limit.at_least_bytes, "below_bytes": limit.below_bytes }));
     vec![
         Section::data("device", timeline.device),
         Section::data("verdict", verdict),
         Section::data("peak_allocated", values::moment(timeline.peak_allocated)),
         Section::data("peak_reserved", values::moment(timeline.peak_reserved)),
-        Section::data("capacity", range),
+        Section::data("capacity", device.pressure.capacity.map(values::limit)),
         Section::data("events", timeline.quality.events),
         Section::data("conflicts", timeline.quality.conflicts()),
         Section::data("ring_overflowed", timeline.quality.is_cut),

@@ -6,7 +6,7 @@ use crate::predict::analysis::growth::{Each, Growth};
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
 use crate::predict::answer::Outcome;
-use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
+use crate::predict::gpu::Target;
 use crate::protocol::{Applied, Holder, ProcessState, Report};
 
 /// The simulated GPU.
@@ -24,7 +24,7 @@ pub(super) fn judged(outcome: &Outcome, target: &Target, explanation: Option<&Va
             "peak_allocated_bytes": judged.peaks.allocated_bytes,
             "peak_reserved_bytes": judged.peaks.reserved_bytes,
             "process_bytes": {
-                "least": judged.peaks.reserved_bytes + LEAST_CONTEXT_BYTES.min(target.context_bytes),
+                "least": judged.peaks.reserved_bytes + target.least_context_bytes(),
                 "most": judged.peaks.reserved_bytes + target.context_bytes,
             },
             "explanation": explanation,

@@ -9,7 +9,7 @@ use super::sentences::when;
 use crate::predict::analysis::judged::{Analysis, Judged};
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
-use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
+use crate::predict::gpu::Target;
 use crate::protocol::{Peaks, Report};
 
 /// Rows of each table of owners.
@@ -46,7 +46,7 @@ pub(super) fn account(
     } else {
         format!("reserved by PyTorch at its peak{when}; {allocated} allocated")
     };
-    let least = size(LEAST_CONTEXT_BYTES.min(target.context_bytes));
+    let least = size(target.least_context_bytes());
     let row = |name, bytes, what: String| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
     let context = format!("outside of it, at most: CUDA context and libraries (at least {least})");
     let mut rows = vec![
@@ -76,7 +76,7 @@ pub(super) fn account(
 pub(super) fn peaks(judged: &Judged, exact: bool, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let Judged { report, peaks, .. } = judged;
     let Peaks { allocated_bytes, allocated_step, reserved_bytes, reserved_step, .. } = *peaks;
-    let (least, most) = (LEAST_CONTEXT_BYTES.min(target.context_bytes), target.context_bytes);
+    let (least, most) = (target.least_context_bytes(), target.context_bytes);
     let doubt = if exact { "" } else { "; not exact: the reasons are below" };
     let row = |name, bytes, title: &str, what| {
         Row::named(name, [Cell::Bytes(bytes), Cell::text(title), Cell::Text(what)])

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::protocol::Report;
-use crate::protocol::{Fate, Place, Read};
+use crate::protocol::{Fate, Place, Read, Report};
 
 /// What it decides, where, and the assumed value.
 fn sentence(read: &Read) -> String {
