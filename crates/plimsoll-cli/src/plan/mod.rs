@@ -110,7 +110,7 @@ pub(crate) struct PlanArgs {
     bytes: bool,
     /// The result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
     /// The program and its arguments, after `--`
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
     command: Vec<OsString>,

@@ -16,8 +16,7 @@ use super::gpu::{Target, Workspaces};
 use super::recording::job::Job;
 use super::recording::traces::Traces;
 use crate::exit::{Exit, Failure};
-use crate::protocol::Read;
-use crate::protocol::{Applied, Holder, Peaks, Report};
+use crate::protocol::{Applied, Holder, Peaks, Read, Report};
 
 /// The result of a run.
 pub(super) struct Outcome {
