@@ -1,7 +1,7 @@
-//! A report: the verdict, and sections in the order in which a person reads them. What a verb finds is written down once, as a
-//! [`Report`]; the short text, the full text, the JSON and the page are views of it.
+//! A report: the verdict, and sections in the order in which a person reads them. A verb makes one [`Report`]; the short text,
+//! the full text, the JSON and the page are made from it.
 //!
-//! [`Report::json`] is the view for programs, `render/html/report.rs` the one on the page; the program has the two texts.
+//! [`Report::json`] makes the JSON, `render/html/report.rs` the page; `plimsoll-cli` makes the two texts.
 
 use serde_json::{Map, Value};
 

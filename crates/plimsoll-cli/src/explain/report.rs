@@ -1,5 +1,5 @@
-//! All that is said about one device of a recording: [`report`]. The text and the JSON are views of it; the page draws the same from the
-//! recording.
+//! The report about one device of a recording: [`report`]. The text and the JSON are made from it; the page draws the
+//! same from the recording.
 
 use plimsoll_trace::explain::leaks::{Place, Verdict};
 use plimsoll_trace::explain::{
@@ -53,7 +53,7 @@ pub(super) fn text(explained: &Explained, shown: Shown) -> String {
         }
         let mut report = report(explained, device, shown);
         if decisive.is_some_and(|one| std::ptr::eq(one, device)) {
-            // Its verdict is the recording's, which is said in full.
+            // The head has its verdict in full, and why its request failed.
             report.verdict = verdict::brief(device, size);
             report.sections.retain(|section| section.key != "failure");
         }
@@ -78,7 +78,7 @@ pub(super) fn as_json(explained: &Explained, shown: Shown) -> String {
     format!("{value:#}")
 }
 
-/// What is said elsewhere, for programs.
+/// Values for programs; the text has these facts in its sentences.
 fn facts(device: &DeviceExplanation, verdict: &str) -> Vec<Section> {
     let timeline = &device.timeline;
     vec![
@@ -94,7 +94,7 @@ fn facts(device: &DeviceExplanation, verdict: &str) -> Vec<Section> {
     ]
 }
 
-/// Where the memory is, and how it came to that.
+/// The tables: where the memory is, and how it got there.
 fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Vec<Section> {
     let size = |bytes: u64| shown.size(bytes);
     let (snapshot, owners, when) = (&explained.snapshot, &device.owners, words::when(device));
@@ -162,7 +162,7 @@ fn device_memory(device: &DeviceExplanation, shown: Shown) -> Section {
     Section::table("ledger", Rank::Full, heading, table).valued(values::ledger(&device.ledger))
 }
 
-/// Which lines keep memory from step to step.
+/// The lines that keep memory from step to step.
 fn growth(explained: &Explained, device: &DeviceExplanation, rises: &[Rise], shown: Shown) -> Vec<Section> {
     let size = |bytes: u64| shown.size(bytes);
     let of = &device.leaks;
@@ -189,7 +189,7 @@ fn growth(explained: &Explained, device: &DeviceExplanation, rises: &[Rise], sho
     vec![section, leaks::kept_of_each(explained, device, shown.rows, size)]
 }
 
-/// Which blocks keep how much of the cache from going back, where that is worth a word.
+/// The blocks that keep cached memory from being released, and how much; only a value if that is little.
 fn pins(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Section {
     let DeviceExplanation { fragmentation, timeline, .. } = device;
     let value = holes::as_json(explained, device);
@@ -267,7 +267,7 @@ fn table(rows: Vec<Row>, most: usize) -> Table {
     Table { most, ..Table::of(columns, rows) }
 }
 
-/// The lines of a table that another verb shows, too.
+/// The lines of a table that another verb writes.
 fn written(write: impl FnOnce(&mut String)) -> Vec<String> {
     let mut out = String::new();
     write(&mut out);

@@ -1,4 +1,4 @@
-//! All that is said about a prediction: [`report`]. The texts, the JSON and the page are views of it.
+//! The report about a prediction: [`report`]. The texts, the JSON and the page are made from it.
 
 use plimsoll_trace::report::{Brief, Rank, Report, Section};
 
@@ -58,7 +58,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     Report { verdict, is_bad, sections }
 }
 
-/// What the verdict says, for programs.
+/// The facts of the verdict, for programs.
 fn facts(outcome: &Outcome, target: &Target, verdict: &str) -> Vec<Section> {
     vec![
         Section::data("schema", "plimsoll.predict/2"),
@@ -149,7 +149,7 @@ fn code_and_files(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Sectio
     ]
 }
 
-/// What the figures leave out; on one screen only how many things.
+/// What the figures leave out; the short text only has the number of these things.
 fn not_included(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let limits = limits(outcome, size);
     let exact = if outcome.is_exact(target) { "" } else { ", and why the figures are not exact" };

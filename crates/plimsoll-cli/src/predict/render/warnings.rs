@@ -10,7 +10,7 @@ use crate::predict::recording::read::{file_name, place};
 /// The most lines.
 const MOST: usize = 3;
 
-/// Lines of the program of which the same is said.
+/// Lines of the program with the same warning.
 struct Row {
     /// By file.
     lines: BTreeMap<String, BTreeSet<u64>>,
@@ -52,7 +52,7 @@ pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -
     lines
 }
 
-/// What is said of which lines: first of those with bytes of their own, the most first.
+/// The warnings, each with its lines. Those with bytes that were computed for their lines alone come first, the most first.
 fn rows(outcome: &Outcome) -> Vec<Row> {
     let reports = &outcome.reports;
     let mut warned: Vec<_> = reports.iter().flat_map(|report| &report.warnings).collect();
@@ -93,7 +93,7 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
     rows
 }
 
-/// Whether the run with the largest values knew none for this line.
+/// Whether the run with the largest values had none for this line.
 fn has_no_largest(outcome: &Outcome, file: &str, line: u64) -> bool {
     let start = format!("--assume {}:", place(file, line));
     let largest = outcome.with_largest.iter().flat_map(|largest| &largest.reports);
@@ -121,8 +121,8 @@ impl Row {
     }
 }
 
-/// The difference that the values of `--assume` made, or the largest values, as the end of a sentence about the lines that
-/// share it; `None` if it is unknown.
+/// How much the values of `--assume`, or the largest values, change the peak: the end of a warning about all lines that have
+/// such values. `None` if that is unknown.
 fn together(
     outcome: &Outcome,
     share: usize,
