@@ -207,9 +207,8 @@ mod tests {
     }
 
     fn ledger(rank: Rank, rows: Vec<Row>) -> Section {
-        let column = |key, width| Column { key, title: "", width, unit: "" };
-        let columns = vec![column("bytes", 6), column("what", 0)];
-        Section::table("ledger", rank, "Ledger", Table { columns, most: rows.len(), rows, notes: Vec::new() })
+        let columns = vec![Column::untitled("bytes", 6, ""), Column::untitled("what", 0, "")];
+        Section::table("ledger", rank, "Ledger", Table::of(columns, rows))
     }
 
     fn report(sections: Vec<Section>) -> Report {

@@ -437,7 +437,7 @@ fn a_value_changed_through_an_unknown_mask_keeps_its_bounds() {
     assert!(!reads.is_empty() && reads.iter().all(|read| read["even_share"] != true), "{report}");
     // What cannot have changed is known; what may have changed is read as unknown.
     assert!(reads.iter().any(|read| read["line"] == 7), "{reads:?}");
-    // The bound is what is said to be assumed.
+    // The warning names the bound as the assumed value.
     let warned = report["warnings"].to_string();
     assert!(warned.contains("train.py:7: a value read from the GPU decides a size, assumed 8"), "{warned}");
     let all = report["reads"].as_array().expect("reads");

@@ -1,7 +1,7 @@
-//! A report: the verdict, and sections in the order in which a person reads them. What a verb finds is written down once, as a
-//! [`Report`]; the short text, the full text, the JSON and the page are views of it.
+//! A report: the verdict, and sections in the order in which a person reads them. A verb makes one [`Report`]; the short text,
+//! the full text, the JSON and the page are made from it.
 //!
-//! [`Report::json`] is the view for programs, `render/html/report.rs` the one on the page; the program has the two texts.
+//! [`Report::json`] makes the JSON, `render/html/report.rs` the page; `plimsoll-cli` makes the two texts.
 
 use serde_json::{Map, Value};
 
@@ -197,7 +197,19 @@ impl Body {
     }
 }
 
+impl Column {
+    /// A column of a table without a header.
+    pub const fn untitled(key: &'static str, width: usize, unit: &'static str) -> Column {
+        Column { key, title: "", width, unit }
+    }
+}
+
 impl Table {
+    /// A table that shows all of these rows, and has no notes.
+    pub fn of(columns: Vec<Column>, rows: Vec<Row>) -> Table {
+        Table { columns, most: rows.len(), rows, notes: Vec::new() }
+    }
+
     /// Whether it has a header.
     pub fn is_titled(&self) -> bool {
         self.columns.iter().any(|column| !column.title.is_empty())
@@ -293,12 +305,12 @@ mod tests {
     use super::*;
 
     fn table(most: usize) -> Table {
-        let column = |key| Column { key, title: "", width: 0, unit: "" };
+        let column = |key| Column::untitled(key, 0, "");
         let row = |bytes, what| {
             Row::named(what, [Cell::Bytes(bytes), Cell::share(bytes, 10), Cell::text(format!("the {what}"))])
         };
         let rows = vec![row(7, "first"), row(2, "second"), row(1, "third")];
-        Table { columns: ["bytes", "percent", "what"].map(column).into(), rows, most, notes: Vec::new() }
+        Table { most, ..Table::of(["bytes", "percent", "what"].map(column).into(), rows) }
     }
 
     #[test]

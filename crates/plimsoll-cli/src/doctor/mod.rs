@@ -172,7 +172,8 @@ fn row(out: &mut String, name: &str, text: &str) {
 
 /// The section of an explanation: one line, and one more for each further complaint.
 pub(crate) fn section(explained: &Explained, device: &DeviceExplanation) -> Section {
-    let judged = Judged::of(&explained.quality(device), &device.replay);
+    let quality = explained.quality(device);
+    let judged = Judged::of(&quality, &device.replay);
     let events = counted(device.timeline.quality.events as u64, "event");
     // A replay that differs is among the complaints.
     let differs = device.replay.requests > 0 && !device.replay.is_identical();
@@ -186,13 +187,14 @@ pub(crate) fn section(explained: &Explained, device: &DeviceExplanation) -> Sect
     )
     .headed("Data quality")
     .noted(format!(": {}; {events}{replayed}", judged.grade.name()))
-    .valued(as_json(explained, device))
+    .valued(as_json(device, &quality, &judged))
 }
 
 fn all_as_json(explained: &Explained) -> String {
     let facts = &explained.snapshot.facts;
     let devices = explained.devices.iter().map(|device| {
-        let mut value = as_json(explained, device);
+        let quality = explained.quality(device);
+        let mut value = as_json(device, &quality, &Judged::of(&quality, &device.replay));
         value["device"] = device.timeline.device.into();
         value
     });
@@ -207,9 +209,7 @@ fn all_as_json(explained: &Explained) -> String {
 }
 
 /// What is reported of one device, and how exactly.
-fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
-    let quality = explained.quality(device);
-    let judged = Judged::of(&quality, &device.replay);
+fn as_json(device: &DeviceExplanation, quality: &DataQuality, judged: &Judged) -> Value {
     let stackless = quality.stackless.iter().map(|part| {
         json!({
             "why": part.why.reason(),

@@ -1,6 +1,6 @@
 //! The peaks of phases and steps, side by side, and why one step took more than another.
 
-use plimsoll_trace::explain::{DeviceExplanation, Phase};
+use plimsoll_trace::explain::{DeviceExplanation, Phase, Rise};
 use plimsoll_trace::render::{phases as say, words};
 use plimsoll_trace::report::{Rank, Section};
 use plimsoll_trace::timeline::Moment;
@@ -15,9 +15,14 @@ const MOST_SCOPES: usize = 1000;
 const MOST_LINES: usize = 4;
 
 /// The highest moment of each phase, if there are several.
-pub(super) fn section(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Section {
+pub(super) fn section(
+    explained: &Explained,
+    device: &DeviceExplanation,
+    rises: &[Rise],
+    shown: Shown,
+) -> Section {
     let phases = &device.peaks.phases;
-    let value = as_json(explained, device);
+    let value = as_json(explained, device, rises);
     if phases.len() < 2 {
         return Section::data("peaks", value);
     }
@@ -28,8 +33,7 @@ pub(super) fn section(explained: &Explained, device: &DeviceExplanation, shown: 
         let line = line.map_or_else(String::new, |frame| words::line(&explained.snapshot, frame));
         format!("{size:>12}  {name:<32}  {step:<9}  {line}")
     };
-    let more = phases.len().checked_sub(shown.rows).filter(|&more| more > 0);
-    let more = more.map(|more| format!("{more} more"));
+    let more = (phases.len() > shown.rows).then(|| format!("{} more", phases.len() - shown.rows));
     Section::lines("peaks", Rank::Full, phases.iter().take(shown.rows).map(row).chain(more))
         .headed("Peaks by phase")
         .noted(", counting all memory allocated at that time")
@@ -37,10 +41,15 @@ pub(super) fn section(explained: &Explained, device: &DeviceExplanation, shown: 
 }
 
 /// The highest moments of the first steps and of all steps, and what makes the difference.
-pub(super) fn steps(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Vec<String> {
+pub(super) fn steps(
+    explained: &Explained,
+    device: &DeviceExplanation,
+    rises: &[Rise],
+    shown: Shown,
+) -> Vec<String> {
     let mut said = Vec::new();
-    for rise in device.peaks.rises(explained.analysis(device)) {
-        said.push(say::rise(&explained.snapshot, device, &rise, |bytes| shown.size(bytes)));
+    for rise in rises {
+        said.push(say::rise(&explained.snapshot, device, rise, |bytes| shown.size(bytes)));
         for line in rise.lines.iter().filter(|line| line.bytes() != 0).take(MOST_LINES) {
             let place = line.key.frame();
             let place = place
@@ -53,7 +62,7 @@ pub(super) fn steps(explained: &Explained, device: &DeviceExplanation, shown: Sh
 }
 
 /// All of it as JSON.
-fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
+fn as_json(explained: &Explained, device: &DeviceExplanation, rises: &[Rise]) -> Value {
     let peak = |moment: Moment| {
         json!({
             "after_event": moment.after.map(|event| event.index()),
@@ -75,7 +84,7 @@ fn as_json(explained: &Explained, device: &DeviceExplanation) -> Value {
         value["scope"] = is_scope(phase).into();
         value
     });
-    let rises = device.peaks.rises(explained.analysis(device)).into_iter().map(|rise| {
+    let rises = rises.iter().map(|rise| {
         let lines = rise.lines.iter().filter(|line| line.bytes() != 0).map(|line| {
             json!({
                 "line": line.key.frame().map(|frame| explained.line(frame)),

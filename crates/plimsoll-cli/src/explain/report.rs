@@ -1,9 +1,9 @@
-//! All that is said about one device of a recording: [`report`]. The text and the JSON are views of it; the page draws the same from the
-//! recording.
+//! The report about one device of a recording: [`report`]. The text and the JSON are made from it; the page draws the
+//! same from the recording.
 
 use plimsoll_trace::explain::leaks::{Place, Verdict};
 use plimsoll_trace::explain::{
-    DeviceExplanation, Fragmentation, Holes, Part, Pin, PinningBlock, Row as LedgerRow, Share,
+    DeviceExplanation, Fragmentation, Holes, Part, Pin, PinningBlock, Rise, Row as LedgerRow, Share,
 };
 use plimsoll_trace::render::devices::decisive;
 use plimsoll_trace::render::{failure, ledger, pressure, verdict, words};
@@ -53,7 +53,7 @@ pub(super) fn text(explained: &Explained, shown: Shown) -> String {
         }
         let mut report = report(explained, device, shown);
         if decisive.is_some_and(|one| std::ptr::eq(one, device)) {
-            // Its verdict is the recording's, which is said in full.
+            // The head has its verdict in full, and why its request failed.
             report.verdict = verdict::brief(device, size);
             report.sections.retain(|section| section.key != "failure");
         }
@@ -78,19 +78,15 @@ pub(super) fn as_json(explained: &Explained, shown: Shown) -> String {
     format!("{value:#}")
 }
 
-/// What is said elsewhere, for programs.
+/// Values for programs; the text has these facts in its sentences.
 fn facts(device: &DeviceExplanation, verdict: &str) -> Vec<Section> {
     let timeline = &device.timeline;
-    let range = device
-        .pressure
-        .capacity
-        .map(|limit| json!({ "at_least_bytes": limit.at_least_bytes, "below_bytes": limit.below_bytes }));
     vec![
         Section::data("device", timeline.device),
         Section::data("verdict", verdict),
         Section::data("peak_allocated", values::moment(timeline.peak_allocated)),
         Section::data("peak_reserved", values::moment(timeline.peak_reserved)),
-        Section::data("capacity", range),
+        Section::data("capacity", device.pressure.capacity.map(values::limit)),
         Section::data("events", timeline.quality.events),
         Section::data("conflicts", timeline.quality.conflicts()),
         Section::data("ring_overflowed", timeline.quality.is_cut),
@@ -98,14 +94,15 @@ fn facts(device: &DeviceExplanation, verdict: &str) -> Vec<Section> {
     ]
 }
 
-/// Where the memory is, and how it came to that.
+/// The tables: where the memory is, and how it got there.
 fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Vec<Section> {
     let size = |bytes: u64| shown.size(bytes);
     let (snapshot, owners, when) = (&explained.snapshot, &device.owners, words::when(device));
     let mut categories = rows(&owners.by_category, owners.bytes, |key| {
         (words::category(snapshot, key.category).into_owned(), words::reason(key))
     });
-    let all = Share { key: (), bytes: owners.bytes, blocks: blocks(&owners.by_category), largest_bytes: 0 };
+    let blocks = owners.by_category.iter().map(|share| share.blocks).sum();
+    let all = Share { key: (), bytes: owners.bytes, blocks, largest_bytes: 0 };
     categories.push(row(&all, owners.bytes, "total".to_owned(), "memory_allocated()".to_owned()));
     let lines = rows(&owners.by_line, owners.bytes, |key| {
         (words::purpose(snapshot, key.category).into_owned(), words::asker(snapshot, key))
@@ -115,6 +112,7 @@ fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Ve
         (name.unwrap_or_else(|| "no operator in the stack".to_owned()), String::new())
     });
     let all = categories.len();
+    let rises = device.peaks.rises(explained.analysis(device));
     let owners = |heading: String, rows, most| Section::table("", Rank::Full, heading, table(rows, most));
     let mut sections = vec![
         device_memory(device, shown),
@@ -123,10 +121,10 @@ fn tables(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Ve
         owners("By line".to_owned(), lines, shown.rows),
         owners("By operator".to_owned(), operators, shown.rows),
         remaining::section(explained, device, shown),
-        peaks::section(explained, device, shown),
+        peaks::section(explained, device, &rises, shown),
         pins(explained, device, shown),
     ];
-    sections.extend(growth(explained, device, shown));
+    sections.extend(growth(explained, device, &rises, shown));
     let tried = device.what_if.as_ref().map(|what_if| {
         let table = written(|out| whatif::table(out, what_if, size));
         let best = format!("{BOLD}{}{RESET}", words::best_setting(what_if, size));
@@ -153,19 +151,23 @@ fn device_memory(device: &DeviceExplanation, shown: Shown) -> Section {
         Row::of([Cell::Figure(size), Cell::Text(name), Cell::text(row.part.pytorch())])
     };
     let rows: Vec<Row> = ledger::rows(&device.ledger).into_iter().map(row).collect();
-    let columns = vec![column("bytes", 12, ""), column("part", 34, ""), column("pytorch", 0, "")];
+    let columns = vec![
+        Column::untitled("bytes", 12, ""),
+        Column::untitled("part", 34, ""),
+        Column::untitled("pytorch", 0, ""),
+    ];
     let notes = ledger::outside(&device.ledger).into_iter().collect();
-    let table = Table { columns, most: rows.len(), rows, notes };
+    let table = Table { notes, ..Table::of(columns, rows) };
     let heading = format!("Device memory {}", words::when(device));
     Section::table("ledger", Rank::Full, heading, table).valued(values::ledger(&device.ledger))
 }
 
-/// Which lines keep memory from step to step.
-fn growth(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Vec<Section> {
+/// The lines that keep memory from step to step.
+fn growth(explained: &Explained, device: &DeviceExplanation, rises: &[Rise], shown: Shown) -> Vec<Section> {
     let size = |bytes: u64| shown.size(bytes);
     let of = &device.leaks;
     let growth = of.whole.growth;
-    let mut said = peaks::steps(explained, device, shown);
+    let mut said = peaks::steps(explained, device, rises, shown);
     let patterns = words::patterns(&explained.snapshot, device);
     said.extend(patterns.iter().take(shown.rows).cloned());
     if patterns.len() > shown.rows {
@@ -187,7 +189,7 @@ fn growth(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Ve
     vec![section, leaks::kept_of_each(explained, device, shown.rows, size)]
 }
 
-/// Which blocks keep how much of the cache from going back, where that is worth a word.
+/// The blocks that keep cached memory from being released, and how much; only a value if that is little.
 fn pins(explained: &Explained, device: &DeviceExplanation, shown: Shown) -> Section {
     let DeviceExplanation { fragmentation, timeline, .. } = device;
     let value = holes::as_json(explained, device);
@@ -256,24 +258,16 @@ fn row<K>(share: &Share<K>, of: u64, name: String, note: String) -> Row {
 
 fn table(rows: Vec<Row>, most: usize) -> Table {
     let columns = vec![
-        column("bytes", 12, ""),
-        column("percent", 5, ""),
-        column("blocks", 6, "blocks"),
-        column("name", 15, ""),
-        column("note", 0, ""),
+        Column::untitled("bytes", 12, ""),
+        Column::untitled("percent", 5, ""),
+        Column::untitled("blocks", 6, "blocks"),
+        Column::untitled("name", 15, ""),
+        Column::untitled("note", 0, ""),
     ];
-    Table { columns, rows, most, notes: Vec::new() }
+    Table { most, ..Table::of(columns, rows) }
 }
 
-fn column(key: &'static str, width: usize, unit: &'static str) -> Column {
-    Column { key, title: "", width, unit }
-}
-
-fn blocks<K>(shares: &[Share<K>]) -> u64 {
-    shares.iter().map(|share| share.blocks).sum()
-}
-
-/// The lines of a table that another verb shows, too.
+/// The lines of a table that another verb writes.
 fn written(write: impl FnOnce(&mut String)) -> Vec<String> {
     let mut out = String::new();
     write(&mut out);

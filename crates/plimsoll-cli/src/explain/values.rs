@@ -1,6 +1,6 @@
 //! Values of the report for programs, with the keys of `plimsoll.explain/1`.
 
-use plimsoll_trace::explain::{BackwardBlock, DeviceExplanation, Failure, Ledger, Part, Share};
+use plimsoll_trace::explain::{BackwardBlock, DeviceExplanation, Failure, Ledger, Limit, Part, Share};
 use plimsoll_trace::pressure::Retry;
 use plimsoll_trace::timeline::Moment;
 use serde_json::{Value, json};
@@ -60,10 +60,7 @@ pub(super) fn failure(explained: &Explained, device: &DeviceExplanation) -> Opti
             "active_bytes": failure.level.active_bytes,
             "reserved_bytes": failure.level.reserved_bytes,
             "device_free_bytes": failure.device_free_bytes,
-            "limit": failure.limit.map(|limit| json!({
-                "at_least_bytes": limit.at_least_bytes,
-                "below_bytes": limit.below_bytes,
-            })),
+            "limit": failure.limit.map(limit),
             "event": failure.at.index(),
             "line": explained.origins.get(failure.stack).line.map(|frame| explained.line(frame)),
             "backward": failed_backward(explained, device, failure),
@@ -87,11 +84,11 @@ pub(super) fn failure(explained: &Explained, device: &DeviceExplanation) -> Opti
 pub(super) fn retries(explained: &Explained, device: &DeviceExplanation) -> Value {
     let retry = |retry: &Retry| {
         json!({
-                "event": retry.at.index(),
-                "segment_bytes": retry.segment_bytes,
-                "reserved_bytes": retry.reserved_bytes,
-                "released_bytes": retry.released_bytes,
-                "line": explained.origins.get(retry.stack).line.map(|frame| explained.line(frame)),
+            "event": retry.at.index(),
+            "segment_bytes": retry.segment_bytes,
+            "reserved_bytes": retry.reserved_bytes,
+            "released_bytes": retry.released_bytes,
+            "line": explained.origins.get(retry.stack).line.map(|frame| explained.line(frame)),
         })
     };
     device.pressure.retries.iter().map(retry).collect()
@@ -100,15 +97,20 @@ pub(super) fn retries(explained: &Explained, device: &DeviceExplanation) -> Valu
 /// Whether our allocator gives the same addresses.
 pub(super) fn replay(device: &DeviceExplanation) -> Value {
     json!({
-            "identical": device.replay.is_identical(),
-            "requests": device.replay.requests,
-            "conflicts": device.replay.conflicts,
-            "unplaced": device.replay.unplaced,
-            "inexact_bytes": device.replay.inexact_bytes,
+        "identical": device.replay.is_identical(),
+        "requests": device.replay.requests,
+        "conflicts": device.replay.conflicts,
+        "unplaced": device.replay.unplaced,
+        "inexact_bytes": device.replay.inexact_bytes,
     })
 }
 
-/// The same of the request that failed.
+/// The bounds of what the process may reserve.
+pub(super) fn limit(limit: Limit) -> Value {
+    json!({ "at_least_bytes": limit.at_least_bytes, "below_bytes": limit.below_bytes })
+}
+
+/// What is known of the request that failed, as [`backward`] says it.
 fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: Failure) -> Value {
     let origin = explained.origins.get(failure.stack);
     let block = match origin.line {
@@ -121,7 +123,7 @@ fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: F
     backward(explained, block)
 }
 
-/// What is known of blocks that no line of Python asked for; `null` where there is a line, or nothing.
+/// What is known of blocks that no line of Python asked for; `null` if there is a line, or nothing is known.
 pub(super) fn backward(explained: &Explained, block: BackwardBlock) -> Value {
     if block == BackwardBlock::default() {
         return Value::Null;
@@ -136,7 +138,7 @@ pub(super) fn backward(explained: &Explained, block: BackwardBlock) -> Value {
     })
 }
 
-/// Rows by name, with the row that each is a part of; `null` is what cannot be known.
+/// Rows by name, each with the row that it is a part of; bytes that cannot be known are `null`.
 pub(super) fn ledger(ledger: &Ledger) -> Value {
     let rows = ledger.rows().into_iter().map(|row| {
         json!({

@@ -15,7 +15,7 @@
 //! | `search.rs` | runs what the strategy asks for |
 //! | `check.rs` | the chosen set at the GPU's size |
 //! | `batch.rs` | the search for the largest `{BATCH}` that fits |
-//! | `report.rs` | the report: its sections, of which text and JSON are views |
+//! | `report.rs` | the report: its sections, from which text and JSON are made |
 //!
 //! The techniques are in `../techniques`; the runs are `../predict/trial.rs`.
 
@@ -110,7 +110,7 @@ pub(crate) struct PlanArgs {
     bytes: bool,
     /// The result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    json: bool,
     /// The program and its arguments, after `--`
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required = true)]
     command: Vec<OsString>,
@@ -251,7 +251,7 @@ impl Plan {
         self.chosen.and_then(|place| self.candidates.get(place))
     }
 
-    /// The run of the chosen set on the GPU itself; without one, the program's as it is.
+    /// The chosen set's run at the GPU's size; without one, the run of the program as it is.
     fn shown(&self) -> Option<&Trial> {
         self.planned.as_ref().or_else(|| Some(&self.candidates.first()?.trial))
     }

@@ -1,4 +1,4 @@
-//! All that is said about a plan: [`report`]. The text and the JSON are views of it.
+//! The report about a plan: [`report`]. The text and the JSON are made from it.
 
 use plimsoll_trace::report::{Cell, Column, Rank, Report, Row, Section, Table};
 
@@ -48,7 +48,7 @@ pub(super) fn report(plan: &Plan, whole_bytes: bool) -> Report {
     Report { verdict, is_bad: plan.exit() != Exit::Done, sections }
 }
 
-/// What the chosen set's run would have written, and which hosts it contacted.
+/// The files that the chosen set's run would have written, and the hosts that it contacted.
 fn files(plan: &Plan, whole_bytes: bool) -> [Section; 2] {
     let shown = plan.shown();
     let said = shown.and_then(|trial| {
@@ -62,7 +62,7 @@ fn files(plan: &Plan, whole_bytes: bool) -> [Section; 2] {
     ]
 }
 
-/// What the verdict says, for programs.
+/// The facts of the verdict, for programs.
 fn facts(plan: &Plan, verdict: &str) -> Vec<Section> {
     let chosen = plan.chosen();
     vec![
@@ -98,7 +98,7 @@ fn table(plan: &Plan, ran: &[&Candidate], notes: Vec<String>, whole_bytes: bool)
         column("", 0),
     ];
     let rows: Vec<Row> = ran.iter().map(|it| row(plan, it, whole_bytes)).collect();
-    Table { columns, most: rows.len(), rows, notes }
+    Table { notes, ..Table::of(columns, rows) }
 }
 
 fn row(plan: &Plan, it: &Candidate, whole_bytes: bool) -> Row {

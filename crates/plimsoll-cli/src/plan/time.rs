@@ -8,7 +8,7 @@
 use plimsoll_gpu::Gpu;
 
 use crate::predict::trial::{End, Trial};
-use crate::techniques::{Set, Technique, Time, Value};
+use crate::techniques::{Set, Time, Value};
 
 /// The share of the datasheet's matrix rate that PyTorch's matrix products reach.
 const PRODUCTS: f64 = 0.7;
@@ -171,16 +171,17 @@ impl Work {
         cost.step_s = cost.step_s.max(host_s + blocks as f64 * parts * AGAIN_S);
         cost.extra_flops = (flops - base.flops() * share).max(0.0) as u64;
         cost.step_s *= 1.0 + computed_again;
-        let reported = |technique: Technique| trial.technique(technique.name()).map_or(0, |it| it.bytes);
-        let copying = set.techniques().filter(|it| it.row().time == Time::Copies);
-        let moved = copying.map(reported).sum::<u64>() as f64 * parts;
-        let stepping = set.techniques().filter(|it| it.row().time == Time::StepCopies);
-        let in_step = stepping.map(reported).sum::<u64>();
-        cost.pcie_bytes = 2 * (moved as u64 + in_step);
+        let reported = |time: Time| -> u64 {
+            let techniques = set.techniques().filter(|it| it.row().time == time);
+            techniques.filter_map(|it| trial.technique(it.name())).map(|it| it.bytes).sum()
+        };
+        let pinned_bytes_per_s = PINNED * gpu.bandwidth.pcie_bytes_per_s as f64;
+        let moved = reported(Time::Copies) as f64 * parts;
+        let (in_step, fetched) = (reported(Time::StepCopies), reported(Time::WeightCopies));
+        cost.pcie_bytes = 2 * (moved as u64 + in_step) + fetched;
         // Copies run beside the computation: a pass takes as long as the longer of the two, and a part of the other.
-        let copies = moved / (PINNED * gpu.bandwidth.pcie_bytes_per_s as f64);
-        let sharding = set.techniques().filter(|it| it.row().time == Time::Sharded);
-        cost.wire_bytes = sharding.map(reported).sum();
+        let copies = moved / pinned_bytes_per_s;
+        cost.wire_bytes = reported(Time::Sharded);
         let wire = gpu.bandwidth.nvlink_bytes_per_s.unwrap_or(gpu.bandwidth.pcie_bytes_per_s);
         let sent = cost.wire_bytes as f64 / (WIRE * wire as f64);
         // Parameters are gathered in both passes, and gradients reduced in the second.
@@ -188,12 +189,8 @@ impl Work {
         let step_s = cost.step_s;
         let together = |a: f64, b: f64| a.max(b) + EXPOSED * a.min(b);
         cost.step_s = passes.map(|(part, moving)| together(step_s * part, moving)).iter().sum();
-        let fetching = set.techniques().filter(|it| it.row().time == Time::WeightCopies);
-        let fetched = fetching.map(reported).sum::<u64>();
-        cost.pcie_bytes += fetched;
-        let fetching_s = fetched as f64 / (PINNED * gpu.bandwidth.pcie_bytes_per_s as f64);
-        cost.step_s = together(cost.step_s, fetching_s);
-        cost.step_s += 2.0 * in_step as f64 / (PINNED * gpu.bandwidth.pcie_bytes_per_s as f64);
+        cost.step_s = together(cost.step_s, fetched as f64 / pinned_bytes_per_s);
+        cost.step_s += 2.0 * in_step as f64 / pinned_bytes_per_s;
         cost
     }
 }

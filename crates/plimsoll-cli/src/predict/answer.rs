@@ -16,8 +16,7 @@ use super::gpu::{Target, Workspaces};
 use super::recording::job::Job;
 use super::recording::traces::Traces;
 use crate::exit::{Exit, Failure};
-use crate::protocol::Read;
-use crate::protocol::{Applied, Holder, Peaks, Report};
+use crate::protocol::{Applied, Holder, Peaks, Read, Report};
 
 /// The result of a run.
 pub(super) struct Outcome {
@@ -95,6 +94,11 @@ impl Outcome {
     pub(super) fn techniques(&self) -> &[Applied] {
         let judged = self.judged.as_ref().map(|judged| &judged.report);
         judged.or(self.reports.first()).map_or(&[], |report| &report.techniques)
+    }
+
+    /// The process and device that show what the program needs: of the run with more memory, if there was one.
+    pub(super) fn measured(&self) -> Option<&Judged> {
+        self.need.as_ref().map(|need| &need.judged).or(self.judged.as_ref())
     }
 
     /// What keeps memory on the device that decides, where it grew or ran out.

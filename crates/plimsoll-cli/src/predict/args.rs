@@ -85,7 +85,7 @@ pub(crate) struct PredictArgs {
     pub(super) verdict_only: bool,
     /// The result as JSON
     #[arg(long)]
-    pub(crate) json: bool,
+    pub(super) json: bool,
     /// The program and its arguments, after `--`
     #[arg(value_name = "COMMAND", trailing_var_arg = true, required_unless_present = "list")]
     pub(super) command: Vec<OsString>,

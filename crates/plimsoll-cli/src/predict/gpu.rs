@@ -15,7 +15,7 @@ const MORE_BYTES: u64 = 1 << 39;
 
 /// The least memory that a process uses outside the allocator: the context and its modules after the first CUDA
 /// call. Measured on an H200 with PyTorch 2.11 for CUDA 13.0, as is [`CONTEXT`].
-pub(crate) const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
+const LEAST_CONTEXT_BYTES: u64 = 552_000_000;
 /// The same with cuBLAS, cuDNN, cuSOLVER and cuFFT loaded: the default of `--context`.
 pub(crate) const CONTEXT: &str = "845MB";
 
@@ -188,6 +188,11 @@ impl Target {
     /// The allocator's share.
     pub(crate) fn capacity_bytes(&self) -> u64 {
         self.total_bytes - self.context_bytes
+    }
+
+    /// The least memory outside the allocator; `context_bytes` is the most.
+    pub(crate) fn least_context_bytes(&self) -> u64 {
+        LEAST_CONTEXT_BYTES.min(self.context_bytes)
     }
 }
 

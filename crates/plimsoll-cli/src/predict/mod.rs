@@ -11,7 +11,7 @@
 //! | `recording/` | what its processes report ([`Job`](recording::job::Job)) |
 //! | `analysis/` | the process that decides, and the verdict ([`Judged`](analysis::judged::Judged), [`Verdict`](analysis::verdict::Verdict)) |
 //! | `answer.rs` | all that is said about a run ([`Outcome`]) |
-//! | `render/` | the report, of which text, JSON and page are views |
+//! | `render/` | the report, from which text, JSON and page are made |
 //!
 //! The files, from the bottom up; a file uses only files above it:
 //!

@@ -60,9 +60,9 @@ pub(crate) enum Programs {
     Training,
     /// Those that only compute outputs: nothing reads a gradient.
     Inference,
-    /// Those that compile their model, and train.
+    /// Those that train a compiled model.
     Compiled,
-    /// Those that train and do not.
+    /// Those that train a model that is not compiled.
     Uncompiled,
 }
 

@@ -1,5 +1,5 @@
-//! The search for programs that only compute outputs: what nothing reads is not kept, then results and weights move to
-//! the host, then the batch is divided. Weights in 16 bits change the numbers; where nothing else fits, they are offers.
+//! The search for programs that only compute outputs: first they keep no graph, then results and weights move to the
+//! host, then the batch is divided. Weights in 16 bits change the numbers; they are offered if nothing else fits.
 
 use super::super::goal::Goal;
 use super::pass::{Missing, Pass};

@@ -119,12 +119,12 @@ impl Pass<'_> {
     fn segments(&mut self, set: &Set, each: &Set) -> Result<Option<Set>, Missing> {
         let technique = Technique::CheckpointSegments;
         let has_failed = self.seen.iter().any(|it| it.set.has(technique) && !it.is_effective());
-        if self.blocks != Technique::Checkpoint || has_failed || self.tried(each)?.blocks < SEGMENTED {
+        if self.blocks != Technique::Checkpoint || has_failed {
             return Ok(None);
         }
         let each = self.tried(each)?;
         let segments = set.with(technique, None);
-        if segments.conflict().is_some() {
+        if each.blocks < SEGMENTED || segments.conflict().is_some() {
             return Ok(None);
         }
         Ok(self.tried(&segments)?.saves_beside(each).then_some(segments))

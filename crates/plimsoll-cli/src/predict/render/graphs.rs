@@ -15,9 +15,7 @@ const MOST: usize = 2;
 /// `of 5.58 GiB, 4.90 GiB are saved for a backward pass that never comes: torch.no_grad() around serve.py:20`, one
 /// sentence per line, the largest first.
 pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<String> {
-    let Some(judged) = outcome.need.as_ref().map(|need| &need.judged).or(outcome.judged.as_ref()) else {
-        return Vec::new();
-    };
+    let Some(judged) = outcome.measured() else { return Vec::new() };
     let all_bytes = judged.peaks.allocated_bytes;
     let mut graphs: Vec<&UnusedGraph> =
         judged.report.graphs.iter().filter(|it| it.bytes > all_bytes / LEAST_PART).collect();

@@ -2,13 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::sentences;
-use crate::bytes;
 use crate::predict::analysis::growth::{Each, Growth};
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::analysis::without::Without;
 use crate::predict::answer::Outcome;
-use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
+use crate::predict::gpu::Target;
 use crate::protocol::{Applied, Holder, ProcessState, Report};
 
 /// The simulated GPU.
@@ -26,7 +24,7 @@ pub(super) fn judged(outcome: &Outcome, target: &Target, explanation: Option<&Va
             "peak_allocated_bytes": judged.peaks.allocated_bytes,
             "peak_reserved_bytes": judged.peaks.reserved_bytes,
             "process_bytes": {
-                "least": judged.peaks.reserved_bytes + LEAST_CONTEXT_BYTES.min(target.context_bytes),
+                "least": judged.peaks.reserved_bytes + target.least_context_bytes(),
                 "most": judged.peaks.reserved_bytes + target.context_bytes,
             },
             "explanation": explanation,
@@ -64,10 +62,10 @@ pub(super) fn peaks(outcome: &Outcome) -> Value {
 }
 
 /// The run with zero for the assumed values.
-pub(super) fn with_zero(zero: &Outcome, target: &Target) -> Value {
+pub(super) fn with_zero(zero: &Outcome, summary: &str) -> Value {
     let mut value = peaks(zero);
     value["verdict"] = verdict(&zero.verdict);
-    value["summary"] = sentences::verdict(zero, target, |bytes| bytes::shown(bytes, false)).into();
+    value["summary"] = summary.into();
     value
 }
 

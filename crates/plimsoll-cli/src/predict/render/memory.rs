@@ -9,7 +9,7 @@ use super::sentences::when;
 use crate::predict::analysis::judged::{Analysis, Judged};
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
-use crate::predict::gpu::{LEAST_CONTEXT_BYTES, Target};
+use crate::predict::gpu::Target;
 use crate::protocol::{Peaks, Report};
 
 /// Rows of each table of owners.
@@ -18,8 +18,8 @@ const ROWS: usize = 6;
 /// Rows of processes.
 const PROCESSES: usize = 8;
 
-const BYTES: Column = Column { key: "bytes", title: "", width: 12, unit: "" };
-const WHAT: Column = Column { key: "what", title: "", width: 0, unit: "" };
+const BYTES: Column = Column::untitled("bytes", 12, "");
+const WHAT: Column = Column::untitled("what", 0, "");
 
 /// The GPU's memory, as a sum.
 pub(super) fn account(
@@ -46,7 +46,7 @@ pub(super) fn account(
     } else {
         format!("reserved by PyTorch at its peak{when}; {allocated} allocated")
     };
-    let least = size(LEAST_CONTEXT_BYTES.min(target.context_bytes));
+    let least = size(target.least_context_bytes());
     let row = |name, bytes, what: String| Row::named(name, [Cell::Bytes(bytes), Cell::Text(what)]);
     let context = format!("outside of it, at most: CUDA context and libraries (at least {least})");
     let mut rows = vec![
@@ -67,7 +67,7 @@ pub(super) fn account(
         }
         _ => {}
     }
-    let table = Table { columns: vec![BYTES, WHAT], most: rows.len(), rows, notes: Vec::new() };
+    let table = Table::of(vec![BYTES, WHAT], rows);
     Section::table("memory", Rank::Screen, format!("Memory of {}", target.name), table)
         .noted(format!(" (PyTorch {})", judged.report.torch))
 }
@@ -76,7 +76,7 @@ pub(super) fn account(
 pub(super) fn peaks(judged: &Judged, exact: bool, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let Judged { report, peaks, .. } = judged;
     let Peaks { allocated_bytes, allocated_step, reserved_bytes, reserved_step, .. } = *peaks;
-    let (least, most) = (LEAST_CONTEXT_BYTES.min(target.context_bytes), target.context_bytes);
+    let (least, most) = (target.least_context_bytes(), target.context_bytes);
     let doubt = if exact { "" } else { "; not exact: the reasons are below" };
     let row = |name, bytes, title: &str, what| {
         Row::named(name, [Cell::Bytes(bytes), Cell::text(title), Cell::Text(what)])
@@ -109,8 +109,7 @@ pub(super) fn peaks(judged: &Judged, exact: bool, target: &Target, size: impl Fn
             ),
         ),
     ];
-    let title = Column { key: "title", title: "", width: 22, unit: "" };
-    let table = Table { columns: vec![BYTES, title, WHAT], most: rows.len(), rows, notes: Vec::new() };
+    let table = Table::of(vec![BYTES, Column::untitled("title", 22, ""), WHAT], rows);
     Section::table("peaks", Rank::Full, "The peaks", table)
         .noted(format!(" (PyTorch {}, {})", report.torch, target.name))
 }
@@ -129,16 +128,15 @@ pub(super) fn processes(outcome: &Outcome) -> Section {
         ])
     };
     let rows: Vec<Row> = if of_each.len() < 2 { Vec::new() } else { of_each.iter().map(row).collect() };
-    let column = |key, width, unit| Column { key, title: "", width, unit };
     let columns = vec![
-        column("process", 12, ""),
-        column("device", 10, ""),
-        column("allocated_bytes", 12, "allocated"),
-        column("reserved_bytes", 12, "reserved"),
-        column("steps", 4, "steps"),
-        column("ran_out", 0, ""),
+        Column::untitled("process", 12, ""),
+        Column::untitled("device", 10, ""),
+        Column::untitled("allocated_bytes", 12, "allocated"),
+        Column::untitled("reserved_bytes", 12, "reserved"),
+        Column::untitled("steps", 4, "steps"),
+        Column::untitled("ran_out", 0, ""),
     ];
-    let table = Table { columns, most: rows.len(), rows, notes: Vec::new() };
+    let table = Table::of(columns, rows);
     let brief = Table { most: PROCESSES, ..table.clone() };
     Section::table("processes", Rank::Screen, "Processes", table).briefly(Some(Brief::Table(brief)))
 }
@@ -147,15 +145,14 @@ pub(super) fn processes(outcome: &Outcome) -> Section {
 pub(super) fn owners(analysis: &Analysis) -> [Section; 2] {
     let (device, snapshot) = (analysis.device(), &analysis.explained.snapshot);
     let owners = &device.owners;
-    let column = |key, width| Column { key, title: "", width, unit: "" };
     let section = |heading: String, columns: &[Column], rows: Vec<(u64, Vec<String>)>| {
         let row = |(bytes, words): (u64, Vec<String>)| {
             let figures = [Cell::Bytes(bytes), Cell::share(bytes, owners.bytes)];
             Row::of(figures.into_iter().chain(words.into_iter().map(Cell::Text)))
         };
-        let columns = [&[BYTES, column("percent", 5)][..], columns].concat();
-        let table =
-            Table { columns, rows: rows.into_iter().map(row).collect(), most: ROWS, notes: Vec::new() };
+        let columns = [&[BYTES, Column::untitled("percent", 5, "")][..], columns].concat();
+        let rows = rows.into_iter().map(row).collect();
+        let table = Table { most: ROWS, ..Table::of(columns, rows) };
         Section::lines("", Rank::Spare, []).headed(heading).briefly(Some(Brief::Table(table))).drawn()
     };
     let mut categories: Vec<(u64, String)> = Vec::new();
@@ -174,6 +171,6 @@ pub(super) fn owners(analysis: &Analysis) -> [Section; 2] {
     });
     [
         section(format!("Live memory {}, by category", words::when(device)), &[WHAT], categories),
-        section("By line".to_owned(), &[column("category", 15), WHAT], lines.collect()),
+        section("By line".to_owned(), &[Column::untitled("category", 15, ""), WHAT], lines.collect()),
     ]
 }

@@ -1,4 +1,4 @@
-//! The answer as a report, of which one screen, all tables and JSON are views.
+//! The report: the short text, the full text, the JSON and the page are made from it.
 //!
 //! A file uses only files above it:
 //!
@@ -12,7 +12,7 @@
 //! | `memory.rs` | the ledger of the GPU, the peaks, the processes, the largest owners |
 //! | `next.rs` | the next command |
 //! | `json.rs` | values for programs |
-//! | `report.rs` | the report: its sections, of which texts, JSON and page are views |
+//! | `report.rs` | the report: its sections |
 
 pub(super) mod cut_loops;
 pub(super) mod graphs;

@@ -1,12 +1,10 @@
-//! Sentences about values that the program read from the device, about the parts of the program that did not run, and about
-//! files that were not written.
+//! Sentences about values that the program read from the device, and about the parts of the program that did not run.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-use crate::protocol::Report;
-use crate::protocol::{Fate, Place, Read};
+use crate::protocol::{Fate, Place, Read, Report};
 
 /// What it decides, where, and the assumed value.
 fn sentence(read: &Read) -> String {
@@ -116,16 +114,16 @@ pub(crate) struct SizedLine {
     pub(crate) stake: Stake,
 }
 
-/// What the figure of the bytes at stake says of a line.
+/// What is known about the bytes at stake at a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stake {
     /// The value is from `--assume`.
     Given,
     /// A largest value is known.
     Open,
-    /// The most is assumed already.
+    /// The assumed value is the largest already.
     Nothing,
-    /// No value shows the most.
+    /// No largest value is known.
     Unknown,
 }
 
@@ -206,7 +204,7 @@ pub(crate) fn unseen(reports: &[Report]) -> Vec<String> {
     said
 }
 
-/// `3 steps`, `1 step`.
+/// `the first 3 steps`, `the first step`.
 pub(crate) fn counted(steps: u64) -> String {
     if steps == 1 { "the first step".to_owned() } else { format!("the first {steps} steps") }
 }

@@ -1,4 +1,4 @@
-//! All that is said about a prediction: [`report`]. The texts, the JSON and the page are views of it.
+//! The report about a prediction: [`report`]. The texts, the JSON and the page are made from it.
 
 use plimsoll_trace::report::{Brief, Rank, Report, Section};
 
@@ -17,6 +17,8 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     let size = |bytes: u64| shown.size(bytes);
     let verdict = sentences::verdict(outcome, target, size);
     let explanation = outcome.judged.as_ref().and_then(|judged| judged.analysis.as_ref());
+    // Only the JSON and the full text have it; the page draws it from the recording.
+    let explanation = explanation.filter(|_| args.json || args.full);
     let explanation = explanation.map(|it| explain::report::report(&it.explained, it.device(), shown));
     let explained = explanation.as_ref().map(Report::json);
     let mut sections = facts(outcome, target, &verdict);
@@ -38,7 +40,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     sections.push(techniques(outcome));
     // The owners of memory do not help with a program that failed for another reason.
     let is_failed = matches!(outcome.verdict, Verdict::Failed { .. } | Verdict::Refused(_));
-    let judged = outcome.need.as_ref().map(|need| &need.judged).or(outcome.judged.as_ref());
+    let judged = outcome.measured();
     sections.extend(judged.map(|judged| memory::account(outcome, judged, target, size)));
     sections.push(memory::processes(outcome).valued(json::processes(&outcome.reports)));
     if let Some(judged) = &outcome.judged {
@@ -56,7 +58,7 @@ pub(crate) fn report(outcome: &Outcome, target: &Target, args: &PredictArgs, sho
     Report { verdict, is_bad, sections }
 }
 
-/// What the verdict says, for programs.
+/// The facts of the verdict, for programs.
 fn facts(outcome: &Outcome, target: &Target, verdict: &str) -> Vec<Section> {
     vec![
         Section::data("schema", "plimsoll.predict/2"),
@@ -90,8 +92,8 @@ fn other_runs(outcome: &Outcome, target: &Target, shown: Shown) -> Vec<Section> 
     let compiled = "with a warm compile cache, without requests to compile and to time kernels";
     let said_of_warm = warm.filter(|warm| outcome.differs(warm)).map(|warm| peaks(compiled, warm));
     let zero = outcome.without_assumptions.as_deref();
-    let said_of_zero = zero.into_iter().flat_map(|zero| {
-        let verdict = sentences::verdict(zero, target, size);
+    let zero = zero.map(|zero| (zero, sentences::verdict(zero, target, size)));
+    let said_of_zero = zero.iter().flat_map(|(zero, verdict)| {
         let range = outcome.reserved_bytes().zip(zero.reserved_bytes()).map(|(one, other)| {
             format!("range: {} to {} reserved", size(one.min(other)), size(one.max(other)))
         });
@@ -101,7 +103,7 @@ fn other_runs(outcome: &Outcome, target: &Target, shown: Shown) -> Vec<Section> 
         Section::lines("without_cudnn_workspaces", Rank::Head, said).valued(workspaces.map(json::without)),
         Section::lines("with_warm_compile_cache", Rank::Head, said_of_warm).valued(warm.map(json::without)),
         Section::lines("with_zero_for_assumed", Rank::Head, said_of_zero)
-            .valued(zero.map(|zero| json::with_zero(zero, target))),
+            .valued(zero.as_ref().map(|(zero, verdict)| json::with_zero(zero, verdict))),
         Section::data("with_largest_values", outcome.with_largest.as_deref().map(json::peaks)),
     ]
 }
@@ -147,7 +149,7 @@ fn code_and_files(outcome: &Outcome, size: impl Fn(u64) -> String) -> Vec<Sectio
     ]
 }
 
-/// What the figures leave out; on one screen only how many things.
+/// What the figures leave out; the short text only has the number of these things.
 fn not_included(outcome: &Outcome, target: &Target, size: impl Fn(u64) -> String) -> Section {
     let limits = limits(outcome, size);
     let exact = if outcome.is_exact(target) { "" } else { ", and why the figures are not exact" };

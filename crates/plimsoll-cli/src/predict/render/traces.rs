@@ -42,7 +42,7 @@ pub(super) fn kept(traces: &Traces) -> Vec<String> {
     kept.map(|(folder, count)| format!("{}: {}", folder.display(), counted(*count, "file"))).collect()
 }
 
-/// What `lines` says, in one line; empty if nothing was written.
+/// What `lines` says, in one line; `None` if nothing would have been written and no host was contacted.
 pub(super) fn line(traces: &Traces, size: impl Fn(u64) -> String) -> Option<String> {
     let written = &traces.written;
     if written.is_full {

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::reads::{self, SizedLine, Stake};
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
-use crate::predict::recording::read::file_name;
+use crate::predict::recording::read::{file_name, place};
 
 /// The most lines.
 const MOST: usize = 3;
 
-/// Lines of the program of which the same is said.
+/// Lines of the program with the same warning.
 struct Row {
     /// By file.
     lines: BTreeMap<String, BTreeSet<u64>>,
@@ -52,7 +52,7 @@ pub(super) fn lines(outcome: &Outcome, capacity_bytes: u64, size: impl Fn(u64) -
     lines
 }
 
-/// What is said of which lines: first of those with bytes of their own, the most first.
+/// The warnings, each with its lines. Those with bytes that were computed for their lines alone come first, the most first.
 fn rows(outcome: &Outcome) -> Vec<Row> {
     let reports = &outcome.reports;
     let mut warned: Vec<_> = reports.iter().flat_map(|report| &report.warnings).collect();
@@ -62,14 +62,14 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
         let stake = if place.is_some() { Stake::Open } else { Stake::Unknown };
         (place, warning.what.clone(), stake, warning.bytes)
     });
-    let sized = reads::of_sizes(reports).into_iter().map(|SizedLine { file, line, assumed, stake }| {
-        let is_open = stake == Stake::Open && !has_no_largest(outcome, &file, line);
-        let stake = if stake == Stake::Open && !is_open { Stake::Unknown } else { stake };
+    let sized = reads::of_sizes(reports);
+    let known: BTreeSet<(String, u64)> = sized.iter().map(|it| (it.file.clone(), it.line)).collect();
+    let sized = sized.into_iter().map(|SizedLine { file, line, assumed, stake }| {
+        let is_unknown = stake == Stake::Open && has_no_largest(outcome, &file, line);
+        let stake = if is_unknown { Stake::Unknown } else { stake };
         (Some((file, line)), assumed, stake, 0)
     });
     let reached = outcome.with_largest.iter().flat_map(|largest| reads::of_sizes(&largest.reports));
-    let known: BTreeSet<(String, u64)> =
-        reads::of_sizes(reports).into_iter().map(|it| (it.file, it.line)).collect();
     let reached =
         reached.filter(|it| it.stake == Stake::Given && !known.contains(&(it.file.clone(), it.line)));
     let reached = reached.map(|SizedLine { file, line, .. }| {
@@ -93,9 +93,9 @@ fn rows(outcome: &Outcome) -> Vec<Row> {
     rows
 }
 
-/// Whether the run with the largest values knew none for this line.
+/// Whether the run with the largest values had none for this line.
 fn has_no_largest(outcome: &Outcome, file: &str, line: u64) -> bool {
-    let start = format!("--assume {}:{line}:", file_name(file));
+    let start = format!("--assume {}:", place(file, line));
     let largest = outcome.with_largest.iter().flat_map(|largest| &largest.reports);
     largest.flat_map(|report| &report.problems).any(|problem| problem.starts_with(&start))
 }
@@ -121,8 +121,8 @@ impl Row {
     }
 }
 
-/// The difference that the values of `--assume` made, or the largest values, as the end of a sentence about the lines that
-/// share it; `None` if it is unknown.
+/// How much the values of `--assume`, or the largest values, change the peak: the end of a warning about all lines that have
+/// such values. `None` if that is unknown.
 fn together(
     outcome: &Outcome,
     share: usize,
