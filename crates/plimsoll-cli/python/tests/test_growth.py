@@ -6,7 +6,6 @@ import time
 import types
 
 from plimsoll._predict import growth, loops
-from plimsoll._predict.source import is_library
 
 MIB = 1 << 20
 
@@ -23,7 +22,7 @@ def torch_with(levels):
 
 
 def grown(levels):
-    found = growth.Growth(torch_with(iter(levels)), is_library)
+    found = growth.Growth(torch_with(iter(levels)))
     for _ in levels:
         found.note()
     return found
@@ -97,7 +96,6 @@ def batches(size, levels, seconds=100.0):
         cut=False,
         left=lambda: until - time.monotonic(),
         take=lambda more: False,
-        is_library=is_library,
     )
     iterator = Iterator(size)
     loop = loops.Loop(finish, iterator, range(size), lambda it: next(it._sampler_iter))

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from .. import protocol
+from .. import frames, protocol
 from . import batches, loops, settings
 from .growth import Growth, allocated
 
@@ -33,8 +33,8 @@ IDLE = 5  # stop after this many further steps without new code in between
 class Finish:
     """What happens after the requested steps: which loaders end early, and when to stop."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
-        self.torch, self.is_library = torch, is_library
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
         self.begun = time.monotonic()
         self.finishing = 0.0  # the time at which the steps were done
         self.until = 0.0  # when the time for the code after them is up
@@ -120,11 +120,7 @@ class Finish:
         """A step was counted: the loaders that yielded a batch for it are the training's."""
         self.training |= self.since_step
         self.since_step = set()
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
-            if not self.is_library(frame.f_code.co_filename):
-                self.files.add(frame.f_code.co_filename)
-            frame = frame.f_back
+        self.files |= {frame.f_code.co_filename for frame in frames.of_program(sys._getframe(1))}
 
     def may_go_on(self) -> bool:
         """Whether the code after the steps can be reached."""

@@ -11,10 +11,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
-from .. import protocol
+from .. import frames, protocol
 from .growth import allocated
 
 
@@ -38,8 +37,8 @@ class Alive:
 class Graphs:
     """Watches the outermost calls of modules in evaluation with gradients enabled."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool], step: Callable[[], int]) -> None:
-        self.torch, self.is_library, self.step = torch, is_library, step
+    def __init__(self, torch: Any, step: Callable[[], int]) -> None:
+        self.torch, self.step = torch, step
         self.lines: dict[tuple[str, int], Line] = {}
         self.running = threading.local()
         self.asked = False  # for gradients
@@ -88,7 +87,7 @@ class Graphs:
         made = [it for it in leaves if it.grad_fn is not None]
         storages = {it.untyped_storage()._cdata: it.untyped_storage().nbytes() for it in leaves}
         kept = self.level() - before - sum(storages.values())
-        place = self.place()
+        place = frames.program_line(sys._getframe(1))
         if not made or kept <= 0 or place is None:
             return result
         line = self.lines.setdefault(place, Line())
@@ -105,13 +104,6 @@ class Graphs:
     def level(self) -> int:
         """Allocated bytes of all devices."""
         return sum(allocated(self.torch, it) for it in range(self.torch.cuda.device_count()))
-
-    def place(self) -> tuple[str, int] | None:
-        """The innermost line of the program on the stack."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and self.is_library(frame.f_code.co_filename):
-            frame = frame.f_back
-        return frame and (frame.f_code.co_filename, frame.f_lineno)
 
     def rows(self, is_over: bool) -> list[protocol.Graph]:
         """Rows for the report. Of a program that was stopped, a graph of its last step may still have been used."""

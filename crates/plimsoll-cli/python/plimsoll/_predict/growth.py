@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from .. import protocol
+from .. import frames, protocol
 from .source import Source, looked_up, own_nodes, scope_of
 
 LEAST = 16 << 10  # bytes a step, below which growth does not matter
@@ -74,8 +73,8 @@ def spread(levels: list[int]) -> tuple[int, int, int] | None:
 class Growth:
     """The allocated bytes at the end of each step, and the number of steps of the whole program."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
-        self.torch, self.is_library = torch, is_library
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
         self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
         self.total: int | None = None  # steps of the whole program; None: unknown
         self.began: float | None = None  # when memory was first seen to grow
@@ -145,19 +144,17 @@ class Growth:
         """The number of steps that the loops around a frame make; None if one of them has no number."""
         total: int | None = None
         done: int | None = None
-        while frame is not None:
-            if not self.is_library(frame.f_code.co_filename):
-                for loop in around(frame):
-                    if isinstance(loop, ast.While):
-                        return None
-                    length = length_of(loop.iter, frame)
-                    if length is None:
-                        return None
-                    if total is None:
-                        done = counter(loop, frame)
-                        done = given if done is None else done
-                    total = length * (1 if total is None else total)
-            frame = frame.f_back
+        for own in frames.of_program(frame):
+            for loop in around(own):
+                if isinstance(loop, ast.While):
+                    return None
+                length = length_of(loop.iter, own)
+                if length is None:
+                    return None
+                if total is None:
+                    done = counter(loop, own)
+                    done = given if done is None else done
+                total = length * (1 if total is None else total)
         if total is None:
             return None
         # With accumulation a step takes several rounds of the innermost loop.

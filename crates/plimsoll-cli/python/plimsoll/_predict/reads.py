@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import protocol
 from .._inject.sitecustomize import FROZEN
+from ..frames import is_library
 from . import dataflow
-from .source import Sink, is_library
+from .source import Sink
 
 if TYPE_CHECKING:
     Line = tuple[str, int, str]  # a file, the number, and the function

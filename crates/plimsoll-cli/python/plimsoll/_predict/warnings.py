@@ -5,21 +5,21 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from .. import protocol
+from .. import frames, protocol
 from .reads import Reads
 
 
 class Warnings:
     """Things that this process uses and whose memory depends on values: L-BFGS, and the number of CUDA graphs."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool], reads: Reads) -> None:
+    def __init__(self, torch: Any, reads: Reads) -> None:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        self.torch, self.is_library, self.reads = torch, is_library, reads
+        self.torch, self.reads = torch, reads
         # L-BFGS: the line that made it, and vectors in place of those that values would have made it keep.
         self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = weakref.WeakKeyDictionary()
         self.held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
@@ -38,9 +38,7 @@ class Warnings:
     def made(self, optimizer: Any, frame: FrameType | None) -> None:
         """Notes an optimizer whose history depends on values."""
         if isinstance(optimizer, self.torch.optim.LBFGS):
-            while frame is not None and self.is_library(frame.f_code.co_filename):
-                frame = frame.f_back
-            self.optimizers[optimizer] = frame and (frame.f_code.co_filename, frame.f_lineno)
+            self.optimizers[optimizer] = frames.program_line(frame)
 
     def step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """With --assume for the line that made an L-BFGS: allocates the vectors of as many pairs as were given."""

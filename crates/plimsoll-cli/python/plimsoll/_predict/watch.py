@@ -23,6 +23,7 @@ from typing import Any, NoReturn
 
 from .. import protocol
 from .._holding.growing import Growing
+from ..frames import is_library
 from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
 from .failure import described
@@ -33,7 +34,6 @@ from .late import Late
 from .reads import Reads
 from .settings import number
 from .shadows import Known
-from .source import is_library
 from .warnings import Warnings
 
 # Exit once this file exists; also in forks, whose folder is another.
@@ -64,12 +64,12 @@ class Watch:
             self.known: Known | None = Known(torch, self.reads.of_thread)
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
-        self.finish_up = Finish(torch, is_library)
-        self.growth = Growth(torch, is_library)
-        self.late = Late(torch, is_library)
+        self.finish_up = Finish(torch)
+        self.growth = Growth(torch)
+        self.late = Late(torch)
         self.growing = Growing(torch)
-        self.warnings = Warnings(torch, is_library, self.reads)
-        self.graphs = Graphs(torch, is_library, self.count)
+        self.warnings = Warnings(torch, self.reads)
+        self.graphs = Graphs(torch, self.count)
         sparse.torch_save(torch)
         # The process whose thread waits for the stop file: a fork does not copy the thread.
         self.listening: int | None = None
