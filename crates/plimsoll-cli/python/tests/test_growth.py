@@ -5,6 +5,7 @@ import sys
 import time
 import types
 
+from plimsoll import allocator
 from plimsoll._predict import growth, loops
 
 MIB = 1 << 20
@@ -26,6 +27,17 @@ def grown(levels):
     for _ in levels:
         found.note()
     return found
+
+
+def test_before_the_first_use_of_cuda_nothing_is_allocated():
+    def stats(device):
+        raise RuntimeError("Invalid device argument")
+
+    cuda = types.SimpleNamespace(device_count=lambda: 2, memory_allocated=lambda device: 0)
+    assert allocator.levels(types.SimpleNamespace(cuda=cuda, _C=types.SimpleNamespace(_cuda_memoryStats=stats))) == [
+        0,
+        0,
+    ]
 
 
 def test_memory_that_grows_in_each_of_the_latest_steps_is_a_row():

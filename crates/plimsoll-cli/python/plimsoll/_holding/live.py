@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+from ..allocator import rounded
 from .objects import MANY, class_dict, mro
 
 NODES = 50_000  # of the graphs that are looked at
@@ -54,7 +55,7 @@ class Tensors:
         """The address and bytes of a tensor's storage, the latter as the allocator rounds them; zeros if it has none."""
         try:
             storage = self.base.untyped_storage(tensor)
-            return storage._cdata, -(-storage.nbytes() // 512) * 512
+            return storage._cdata, rounded(storage.nbytes())
         except Exception:  # a sparse tensor, or none of this kind
             return 0, 0
 

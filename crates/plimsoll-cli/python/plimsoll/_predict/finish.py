@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from .. import frames, protocol
+from .. import allocator, frames, protocol
 from . import batches, loops, settings
-from .growth import Growth, allocated
+from .growth import Growth
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
 LONGEST_TIME = 120.0  # the same, where a loop that grows takes it
@@ -169,8 +169,7 @@ class Finish:
 
     def note_level(self) -> None:
         """Notes the allocated bytes a few times a second."""
-        with_memory = range(self.torch.cuda.device_count())
-        self.levels.append(max((allocated(self.torch, it) for it in with_memory), default=0))
+        self.levels.append(max(allocator.levels(self.torch), default=0))
         if len(self.levels) > 4096:
             del self.levels[::2]
 

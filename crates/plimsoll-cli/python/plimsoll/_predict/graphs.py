@@ -13,8 +13,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .. import frames, protocol
-from .growth import allocated
+from .. import allocator, frames, protocol
 
 
 class Line:
@@ -81,14 +80,16 @@ class Graphs:
     def call(self, original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls it, and notes what its graph keeps besides its results."""
         torch = self.torch
-        before = self.level()
+        before = sum(allocator.levels(torch))
         result = original(module, *args, **kwargs)
         leaves = [it for it in torch.utils._pytree.tree_leaves(result) if isinstance(it, torch.Tensor) and it.is_cuda]
         made = [it for it in leaves if it.grad_fn is not None]
+        place = frames.program_line(sys._getframe(1)) if made else None
+        if place is None:
+            return result
         storages = {it.untyped_storage()._cdata: it.untyped_storage().nbytes() for it in leaves}
-        kept = self.level() - before - sum(storages.values())
-        place = frames.program_line(sys._getframe(1))
-        if not made or kept <= 0 or place is None:
+        kept = sum(allocator.levels(torch)) - before - sum(storages.values())
+        if kept <= 0:
             return result
         line = self.lines.setdefault(place, Line())
         line.calls += 1
@@ -100,10 +101,6 @@ class Graphs:
         for tensor in made:
             tensor.grad_fn.register_prehook(functools.partial(use, line))
         return result
-
-    def level(self) -> int:
-        """Allocated bytes of all devices."""
-        return sum(allocated(self.torch, it) for it in range(self.torch.cuda.device_count()))
 
     def rows(self, is_over: bool) -> list[protocol.Graph]:
         """Rows for the report. Of a program that was stopped, a graph of its last step may still have been used."""

@@ -12,10 +12,10 @@ import time
 from types import FrameType
 from typing import Any
 
-from .. import frames, protocol
+from .. import allocator, frames, protocol
+from ..allocator import LEAST_GROWTH
 from .source import Source, looked_up, own_nodes, scope_of
 
-LEAST = 16 << 10  # bytes a step, below which growth does not matter
 ROWS = 6  # steps over which memory that grows is seen to grow
 CONFIRM = 200  # steps after which growth is believed: a list may be cleared, a cache may be full
 SECONDS = 10.0  # that they may take
@@ -26,11 +26,6 @@ AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "t
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
 
-def allocated(torch: Any, device: int) -> int:
-    """Allocated bytes of a device now."""
-    return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
-
-
 def rises(levels: list[int]) -> list[int]:
     """The rise of each level over the one before."""
     return [after - before for before, after in zip(levels, levels[1:])]
@@ -39,13 +34,13 @@ def rises(levels: list[int]) -> list[int]:
 def is_growing(levels: list[int]) -> bool:
     """Whether the last levels never fell, and rose in at least every second step."""
     last = rises(levels[-ROWS - 1 :])
-    return len(last) == ROWS and min(last) >= 0 and 2 * sum(it >= LEAST for it in last) >= ROWS
+    return len(last) == ROWS and min(last) >= 0 and 2 * sum(it >= LEAST_GROWTH for it in last) >= ROWS
 
 
 def since(levels: list[int]) -> int:
     """The level from which on memory grew in at least every second step."""
     at = len(levels) - 1
-    while at > 1 and min(rises(levels[at - 2 : at + 1])) >= 0 and max(rises(levels[at - 2 : at + 1])) >= LEAST:
+    while at > 1 and min(rises(levels[at - 2 : at + 1])) >= 0 and max(rises(levels[at - 2 : at + 1])) >= LEAST_GROWTH:
         at -= 1
     return at
 
@@ -55,7 +50,7 @@ def spread(levels: list[int]) -> tuple[int, int, int] | None:
 
     From one rise to the next the least level counts: what a step needs only for itself may stay until its end.
     """
-    rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST]
+    rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
     found: list[int] = rose[-1:]
     every = rose[-1] - rose[-2] if len(rose) > 1 else 0
     while len(found) < len(rose) and abs(found[0] - rose[-len(found) - 1] - every) <= 1:
@@ -64,7 +59,7 @@ def spread(levels: list[int]) -> tuple[int, int, int] | None:
         return None
     edges = [max(found[0] - every, 0), *found, len(levels)]
     least = [min(levels[begin:end]) for begin, end in zip(edges, edges[1:])]
-    if min(rises(least)) < LEAST:
+    if min(rises(least)) < LEAST_GROWTH:
         return None
     # Before the first rise the program may still have begun.
     return (least[-1] - least[1]) // (len(found) - 1), (found[-1] - found[0]) // (len(found) - 1), len(found)
@@ -81,8 +76,8 @@ class Growth:
 
     def note(self) -> None:
         """Notes the levels at the end of a step."""
-        for device in range(self.torch.cuda.device_count()):
-            self.levels.setdefault(device, []).append(allocated(self.torch, device))
+        for device, level in enumerate(allocator.levels(self.torch)):
+            self.levels.setdefault(device, []).append(level)
 
     def is_unsure(self) -> bool:
         """Whether the latest steps grew, and more steps would show whether that goes on."""
@@ -93,7 +88,7 @@ class Growth:
         if len(levels) <= ROWS:
             # In every second step, too.
             last = rises(levels)[-1:] if len(levels) <= 3 else rises(levels)[-2:]
-            return max(last, default=0) >= LEAST
+            return max(last, default=0) >= LEAST_GROWTH
         is_even = is_growing(levels)
         if not is_even and spread(levels) is None:
             return False
@@ -113,7 +108,7 @@ class Growth:
         found = []
         for device, levels in self.levels.items():
             bytes, every, times = self.growth_of(levels)
-            if bytes >= LEAST:
+            if bytes >= LEAST_GROWTH:
                 row = protocol.GrowingSteps(
                     device=device, bytes=bytes, every=every, times=times, steps=len(levels), total=self.total
                 )

@@ -16,8 +16,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from .. import frames, protocol
-from .growth import allocated, rises
+from .. import allocator, frames, protocol
+from .growth import rises
 
 FIRST = 7  # batches before the last one
 STEADY = 4  # of them, the latest: growth is measured over these
@@ -104,8 +104,8 @@ class Loop:
 
     def note(self) -> None:
         """Notes the levels at a request for a batch."""
-        torch, self.ended = self.finish.torch, time.time()
-        self.levels.append([allocated(torch, it) for it in range(torch.cuda.device_count())])
+        self.ended = time.time()
+        self.levels.append(allocator.levels(self.finish.torch))
 
     def measure(self) -> None:
         """The growth per batch over the latest batches."""

@@ -23,13 +23,14 @@ from typing import Any, NoReturn
 
 from .. import protocol
 from .._holding.growing import Growing
+from ..allocator import allocated
 from ..frames import is_library
 from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
 from .failure import described
 from .finish import Finish
 from .graphs import Graphs
-from .growth import Growth, allocated
+from .growth import Growth
 from .late import Late
 from .reads import Reads
 from .settings import number
@@ -243,7 +244,7 @@ class Watch:
             self.growth.look(sys._getframe(1), steps, finish.given)
             is_last = not self.late.waits(steps, self.growth.total)
         if settings.PLAN is None:
-            levels = {it["device"]: allocated(self.torch, it["device"]) for it in self.growth.rows()}
+            levels = {it["device"]: self.growth.levels[it["device"]][-1] for it in self.growth.rows()}
             self.growing.stepped(levels, is_last)
         if is_last and not settings.STOPS and finish.may_go_on():
             self.peaks_of_steps = dict(self.peaks)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .. import protocol, sizes
+from ..allocator import allocated
 from . import settings
 from .settings import answer
 
@@ -127,7 +128,7 @@ class Attend:
             self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
             say(f"no snapshot of this moment: {why}")
-        self.gauges.growing.ran_out(device, self.gauges.allocated(device))
+        self.gauges.growing.ran_out(device, allocated(self.torch, device))
 
     def name(self) -> str:
         """How file names refer to the process: by its rank, or by its process ID."""
