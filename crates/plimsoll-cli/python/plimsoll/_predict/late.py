@@ -96,8 +96,15 @@ class Late:
                 self.arms = list(self.find(stack))
             for arm in self.arms:
                 self.look(arm, stack, step)
+            if step >= settings.STEPS and not any(arm.is_heavy for arm in self.arms):
+                self.lines.stop()  # nothing more is asked
         except Exception:
             self.lines.stop()  # misread source must not fail the program
+
+    def end(self) -> None:
+        """The steps are done: further lines matter only while an arm that may matter has not run."""
+        if not any(arm.is_heavy and not arm.ran(self.lines) for arm in self.arms or ()):
+            self.lines.stop()
 
     def find(self, stack: list[FrameType]) -> Iterator[Arm]:
         """The arms in the loops around the step, and in the functions that ran in them."""

@@ -248,6 +248,7 @@ class Watch:
             self.growing.stepped(levels, is_last)
         if is_last and not settings.STOPS and finish.may_go_on():
             self.peaks_of_steps = dict(self.peaks)
+            self.late.end()
             finish.begin()
         elif is_last:
             self.stop("stopped", 0)
