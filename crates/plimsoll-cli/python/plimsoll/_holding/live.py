@@ -91,13 +91,15 @@ class Tensors:
                     left.append(it)
         return found, storages
 
-    def graphs(self, roots: list[Any], device: int | None = None) -> list[dict[int, int]]:
-        """For each tensor, the storages that the graph behind it saves for its backward pass, and their bytes. What several
-        share counts for the first.
+    def graphs(self, tensors: list[Any], device: int | None = None) -> list[tuple[Any, dict[int, int]]]:
+        """Those of the tensors that have a graph, the latest first, each with the storages that its graph saves for the backward
+        pass, and their bytes. What several share counts for the first.
         """
+        roots = [it for it in tensors if self.get(it, "grad_fn") is not None]
+        roots.sort(key=lambda it: -self.order(it))
         seen: set[int] = set()
         kept = []  # the nodes: their addresses are not used again meanwhile
-        found: list[dict[int, int]] = []
+        found: list[tuple[Any, dict[int, int]]] = []
         for root in roots:
             own: dict[int, int] = {}
             left = [self.get(root, "grad_fn")]
@@ -109,7 +111,7 @@ class Tensors:
                     saved = [it for it in self.saved_by(node) if self.is_tensor(it)]
                     own.update(self.storage(it) for it in saved if self.is_on(it, device))
                     left += [it for it, _ in attribute(node, "next_functions") or ()]
-            found.append(own)
+            found.append((root, own))
         return found
 
     def order(self, tensor: Any) -> int:
