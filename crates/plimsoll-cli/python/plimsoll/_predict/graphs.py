@@ -30,7 +30,7 @@ class Line:
 
 
 class Alive:
-    """Lives as long as the node of autograd that has it: its result may go before."""
+    """Put on a node of autograd, to see when it is freed: it may outlive the result of the call."""
 
 
 class Graphs:

@@ -14,7 +14,7 @@ from typing import Any
 
 from .. import allocator, frames, protocol
 from ..allocator import LEAST_GROWTH
-from .source import Source, looked_up, own_nodes, scope_of
+from .source import Source, last_name, looked_up, own_nodes, scope_of
 
 ROWS = 6  # steps over which memory that grows is seen to grow
 CONFIRM = 200  # steps after which growth is believed: a list may be cleared, a cache may be full
@@ -48,7 +48,7 @@ def since(levels: list[int]) -> int:
 def spread(levels: list[int]) -> tuple[int, int, int] | None:
     """Memory that grows in one of several steps: by how much, in one of how many, and how often it was seen to; None if it does not.
 
-    From one rise to the next the least level counts: what a step needs only for itself may stay until its end.
+    Compared are the least levels between rises, because what a step needs only for itself may stay until its end.
     """
     rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
     found: list[int] = rose[-1:]
@@ -61,7 +61,7 @@ def spread(levels: list[int]) -> tuple[int, int, int] | None:
     least = [min(levels[begin:end]) for begin, end in zip(edges, edges[1:])]
     if min(rises(least)) < LEAST_GROWTH:
         return None
-    # Before the first rise the program may still have begun.
+    # Not from the level before the first rise: the program may not have allocated all by then.
     return (least[-1] - least[1]) // (len(found) - 1), (found[-1] - found[0]) // (len(found) - 1), len(found)
 
 
@@ -168,18 +168,13 @@ def around(frame: FrameType) -> list[Any]:
 def counter(loop: Any, frame: FrameType) -> int | None:
     """How many iterations a loop has begun, if it counts them in a variable."""
     target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
-    is_counted = isinstance(loop.iter, ast.Call) and name_of(loop.iter.func) in ("range", "trange", "enumerate")
+    is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange", "enumerate")
     if not is_counted or not isinstance(target, ast.Name):
         return None
     now, first = looked_up(target, frame), 0
-    if name_of(loop.iter.func) == "range" and len(loop.iter.args) > 1:
+    if last_name(loop.iter.func) == "range" and len(loop.iter.args) > 1:
         first = value_of(loop.iter.args[0], frame)
     return now - first + 1 if type(now) is int and type(first) is int else None
-
-
-def name_of(node: Any) -> str | None:
-    """The last name of a function's expression."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
 
 
 def length_of(node: Any, frame: FrameType) -> int | None:
@@ -188,7 +183,7 @@ def length_of(node: Any, frame: FrameType) -> int | None:
         return len(node.elts)
     if not isinstance(node, ast.Call):
         return length(value_of(node, frame))
-    name = name_of(node.func)
+    name = last_name(node.func)
     if name in ("range", "trange"):
         numbers = [value_of(it, frame) for it in node.args]
         return len(range(*numbers)) if numbers and all(type(it) is int for it in numbers) else None
@@ -244,7 +239,7 @@ def value_of(node: Any, frame: FrameType) -> Any:
         does = {ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__, ast.FloorDiv: int.__floordiv__}
         return does[type(node.op)](one, other) if type(node.op) in does else None
     if isinstance(node, ast.Call) and len(node.args) == 1:
-        name = name_of(node.func)
+        name = last_name(node.func)
         if name == "len":
             return length_of(node.args[0], frame)
         inner = value_of(node.args[0], frame)
