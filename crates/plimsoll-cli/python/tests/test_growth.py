@@ -6,7 +6,7 @@ import time
 import types
 
 from plimsoll import allocator
-from plimsoll._predict import growth, loops
+from plimsoll._predict import finish, growth, loops
 
 MIB = 1 << 20
 
@@ -90,6 +90,16 @@ def test_a_loop_that_never_ends_has_no_number_of_steps():
     found.of_loops = lambda frame, steps, given: sys.maxsize
     found.look(sys._getframe(), 1, 1)
     assert found.total is None
+
+
+def test_a_loader_at_the_address_of_another_is_not_that_one():
+    class Loader:
+        pass
+
+    loaders, kept = finish.Loaders(), Loader()
+    numbers = [loaders.number(Loader()) for _ in range(3)]  # each is freed, and the next one takes its place
+    assert len({*numbers, loaders.number(kept)}) == 4
+    assert loaders.number(kept) == loaders.number(kept)
 
 
 class Iterator:

@@ -13,6 +13,7 @@ loop over a DataLoader is stopped at once, and its evaluations are listed as not
 from __future__ import annotations
 
 import ast
+import itertools
 import linecache
 import sys
 import time
@@ -30,6 +31,21 @@ LONGEST_TIME = 120.0  # the same, where a loop that grows takes it
 IDLE = 5  # stop after this many further steps without new code in between
 
 
+class Loaders:
+    """Numbers DataLoaders. The address of one may be that of another later: a loop over `DataLoader(...)` does not keep it."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[weakref.ref[Any], int]] = {}  # by address
+        self.numbers = itertools.count()
+
+    def number(self, loader: Any) -> int:
+        """The number of a loader."""
+        known = self.known.get(id(loader))
+        if known is None or known[0]() is not loader:
+            known = self.known[id(loader)] = weakref.ref(loader), next(self.numbers)
+        return known[1]
+
+
 class Finish:
     """What happens after the requested steps: which loaders end early, and when to stop."""
 
@@ -38,7 +54,8 @@ class Finish:
         self.begun = time.monotonic()
         self.finishing = 0.0  # the time at which the steps were done
         self.until = 0.0  # when the time for the code after them is up
-        self.training: set[int] = set()  # loaders that yielded a batch between steps, by address
+        self.loaders = Loaders()
+        self.training: set[int] = set()  # loaders that yielded a batch between steps, by number
         self.since_step: set[int] = set()
         self.given = 0  # batches that they yielded
         self.batches: batches.Batches | None = None  # those of the training that was ended
@@ -68,7 +85,7 @@ class Finish:
             start(self, loader)
 
         def start(self: Any, loader: Any) -> None:
-            self.plimsoll_loader, self.plimsoll_given = id(loader), 0
+            self.plimsoll_loader, self.plimsoll_given = finish.loaders.number(loader), 0
             self.plimsoll_batches = (
                 None
                 if finish.finishing or settings.ranks() > 1
