@@ -18,8 +18,17 @@ const LIBRARY: &str = "libplimsoll_standin.so";
 
 /// The wheel's package, and the part of it that the user's Python processes load without the wheel.
 const PACKAGE: &str = "python/plimsoll";
-const INJECTED: [&str; 7] =
-    ["protocol.py", "sizes.py", "_holding", "_inject", "_predict", "_run", "techniques"];
+const INJECTED: [&str; 9] = [
+    "allocator.py",
+    "frames.py",
+    "protocol.py",
+    "sizes.py",
+    "_holding",
+    "_inject",
+    "_predict",
+    "_run",
+    "techniques",
+];
 
 fn main() {
     let folder = |name: &str| PathBuf::from(env::var_os(name).expect("cargo sets it"));

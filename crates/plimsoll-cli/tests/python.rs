@@ -78,6 +78,7 @@ fn the_packages_own_tests_pass() {
         "test_dataflow.py",
         "test_growth.py",
         "test_holding.py",
+        "test_late.py",
         "test_predict_parts.py",
         "test_serve.py",
         "test_offload_optimizer.py",

@@ -49,6 +49,5 @@ def chains(obj: Any) -> list[Chain]:
 def root_of_graph(tensor: Any, known: Tensors) -> Any:
     """The tensor at the end of an autograd graph that saves this tensor's memory, if there is one besides its own."""
     address = known.storage(tensor)[0]
-    roots = [it for it in known.all() if it is not tensor and known.get(it, "grad_fn") is not None]
-    roots.sort(key=lambda it: -known.order(it))
-    return next((root for root, saved in zip(roots, known.graphs(roots)) if address in saved), None)
+    others = [it for it in known.all() if it is not tensor]
+    return next((root for root, saved in known.graphs(others) if address in saved), None)

@@ -96,7 +96,7 @@ def offload_weights(model: torch.nn.Module) -> None:
     technique = OffloadWeights(None)
     if not technique.of(model):
         raise RefusedError(technique.name, "the model has no repeated blocks")
-    technique.patch(lambda module: None)
+    technique.patch()
     model._apply(lambda tensor: tensor)
 
 

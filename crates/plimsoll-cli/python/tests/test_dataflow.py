@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from plimsoll import frames
 from plimsoll._predict import dataflow, reads, source
 
 
@@ -103,9 +104,9 @@ def test_variables_are_looked_up_without_running_the_programs_code():
 
 
 def test_packages_and_our_own_frames_are_not_the_program():
-    assert source.is_library("/env/lib/site-packages/torch/nn/functional.py")
-    assert source.is_library("<frozen plimsoll watch>")
-    assert not source.is_library("/home/me/train.py")
+    assert frames.is_library("/env/lib/site-packages/torch/nn/functional.py")
+    assert frames.is_library("<frozen plimsoll watch>")
+    assert not frames.is_library("/home/me/train.py")
 
 
 def fate_in(file, function, operator="to"):

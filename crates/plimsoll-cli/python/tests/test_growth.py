@@ -5,8 +5,8 @@ import sys
 import time
 import types
 
-from plimsoll._predict import growth, loops
-from plimsoll._predict.source import is_library
+from plimsoll import allocator
+from plimsoll._predict import finish, growth, loops
 
 MIB = 1 << 20
 
@@ -23,10 +23,21 @@ def torch_with(levels):
 
 
 def grown(levels):
-    found = growth.Growth(torch_with(iter(levels)), is_library)
+    found = growth.Growth(torch_with(iter(levels)))
     for _ in levels:
         found.note()
     return found
+
+
+def test_before_the_first_use_of_cuda_nothing_is_allocated():
+    def stats(device):
+        raise RuntimeError("Invalid device argument")
+
+    cuda = types.SimpleNamespace(device_count=lambda: 2, memory_allocated=lambda device: 0)
+    assert allocator.levels(types.SimpleNamespace(cuda=cuda, _C=types.SimpleNamespace(_cuda_memoryStats=stats))) == [
+        0,
+        0,
+    ]
 
 
 def test_memory_that_grows_in_each_of_the_latest_steps_is_a_row():
@@ -81,6 +92,16 @@ def test_a_loop_that_never_ends_has_no_number_of_steps():
     assert found.total is None
 
 
+def test_a_loader_at_the_address_of_another_is_not_that_one():
+    class Loader:
+        pass
+
+    loaders, kept = finish.Loaders(), Loader()
+    numbers = [loaders.number(Loader()) for _ in range(3)]  # each is freed, and the next one takes its place
+    assert len({*numbers, loaders.number(kept)}) == 4
+    assert loaders.number(kept) == loaders.number(kept)
+
+
 class Iterator:
     # What a DataLoader's iterator has, whose dataset can be indexed.
     _dataset_kind = 0
@@ -97,7 +118,6 @@ def batches(size, levels, seconds=100.0):
         cut=False,
         left=lambda: until - time.monotonic(),
         take=lambda more: False,
-        is_library=is_library,
     )
     iterator = Iterator(size)
     loop = loops.Loop(finish, iterator, range(size), lambda it: next(it._sampler_iter))

@@ -17,7 +17,8 @@ def laid_out(folder, verb, version="0.0.0"):
     package = folder / PACKAGE
     for name in ("_inject", "_predict", "_run", "techniques"):
         shutil.copytree(PLACE / name, package / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(PLACE / "protocol.py", package)
+    for name in ("frames.py", "protocol.py"):
+        shutil.copy(PLACE / name, package)
     text = (PLACE / "_inject/sitecustomize.py").read_text()
     entry = text.replace('\nVERB = "predict"', f'\nVERB = "{verb}"').replace(
         '\nVERSION = ""', f'\nVERSION = "{version}"'
@@ -41,7 +42,7 @@ def test_a_process_that_imports_no_pytorch_loads_little(tmp_path):
 
 
 def test_frames_of_ours_have_a_file_name_that_marks_them(tmp_path):
-    code = f"from {PACKAGE}._predict import source; print(source.is_library.__code__.co_filename, source.__name__)"
+    code = f"from {PACKAGE}._predict import source; print(source.looked_up.__code__.co_filename, source.__name__)"
     done = run(laid_out(tmp_path, "run"), code)
     assert done.stdout == f"{FROZEN}source> {PACKAGE}._predict.source\n"
 

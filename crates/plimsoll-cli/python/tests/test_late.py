@@ -2,12 +2,14 @@
 
 import ast
 import sys
+import types
 
 import pytest
 
 from plimsoll._predict import growth
 from plimsoll._predict.batches import Batches
 from plimsoll._predict.conditions import Condition
+from plimsoll._predict.late import Late
 
 MIB = 1 << 20
 
@@ -50,6 +52,18 @@ def test_a_test_of_the_configuration_cannot_change():
         assert not seen(test, *constant).can_change(), test
     assert seen("epoch > 0", *constant, counted=("epoch",)).can_change()
     assert seen("random.random() < 0.1", *constant).can_change()
+
+
+def test_after_the_steps_lines_are_traced_while_an_arm_that_may_matter_has_not_run():
+    def stops(*arms):
+        late, stopped = Late(PyTorch), []
+        late.lines = types.SimpleNamespace(stop=lambda: stopped.append(True))
+        late.arms = [types.SimpleNamespace(is_heavy=is_heavy, ran=lambda lines, n=n: n) for is_heavy, n in arms]
+        late.end()
+        return bool(stopped)
+
+    assert stops() and stops((False, 0), (None, 3), (True, 1))
+    assert not stops((True, 1), (True, 0))
 
 
 def test_growth_in_one_of_several_steps_has_a_period():

@@ -15,7 +15,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
-from .objects import attributes, is_a, is_function, is_ours, locals_of, name_of_globals
+from ..frames import is_function
+from .objects import attributes, is_a, is_ours, locals_of, name_of_globals
 
 SECONDS = 2.0  # a walk may take
 WIDTH = 48  # objects of one level

@@ -7,7 +7,7 @@ import gc
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from .._predict.source import is_library
+from ..frames import is_library
 from .climb import Chain, Local
 from .live import Tensors
 from .naming import parts

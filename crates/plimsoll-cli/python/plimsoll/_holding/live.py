@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+from ..allocator import rounded
 from .objects import MANY, class_dict, mro
 
 NODES = 50_000  # of the graphs that are looked at
@@ -54,7 +55,7 @@ class Tensors:
         """The address and bytes of a tensor's storage, the latter as the allocator rounds them; zeros if it has none."""
         try:
             storage = self.base.untyped_storage(tensor)
-            return storage._cdata, -(-storage.nbytes() // 512) * 512
+            return storage._cdata, rounded(storage.nbytes())
         except Exception:  # a sparse tensor, or none of this kind
             return 0, 0
 
@@ -90,13 +91,15 @@ class Tensors:
                     left.append(it)
         return found, storages
 
-    def graphs(self, roots: list[Any], device: int | None = None) -> list[dict[int, int]]:
-        """For each tensor, the storages that the graph behind it saves for its backward pass, and their bytes. What several
-        share counts for the first.
+    def graphs(self, tensors: list[Any], device: int | None = None) -> list[tuple[Any, dict[int, int]]]:
+        """Those of the tensors that have a graph, the latest first, each with the storages that its graph saves for the backward
+        pass, and their bytes. What several share counts for the first.
         """
+        roots = [it for it in tensors if self.get(it, "grad_fn") is not None]
+        roots.sort(key=lambda it: -self.order(it))
         seen: set[int] = set()
         kept = []  # the nodes: their addresses are not used again meanwhile
-        found: list[dict[int, int]] = []
+        found: list[tuple[Any, dict[int, int]]] = []
         for root in roots:
             own: dict[int, int] = {}
             left = [self.get(root, "grad_fn")]
@@ -108,7 +111,7 @@ class Tensors:
                     saved = [it for it in self.saved_by(node) if self.is_tensor(it)]
                     own.update(self.storage(it) for it in saved if self.is_on(it, device))
                     left += [it for it, _ in attribute(node, "next_functions") or ()]
-            found.append(own)
+            found.append((root, own))
         return found
 
     def order(self, tensor: Any) -> int:

@@ -5,12 +5,12 @@
 from __future__ import annotations
 
 import collections
-import inspect
-import sys
 import types
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+
+from ..frames import read
 
 OWN = ("plimsoll", "plimsoll_injected")  # our package, in the wheel and injected
 SIMPLE = (str, int, bool, float, type(None))  # whose repr is Python's own
@@ -69,19 +69,9 @@ def elements(many: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def locals_of(frame: FrameType) -> list[tuple[str, Any]]:
-    """The variables of a function's frame. Python before 3.13 makes a dictionary for them, which would keep the
-    tensors alive as long as the frame.
-    """
-    names = frame.f_locals
-    found = list(names.items())
-    if is_function(frame) and type(names) is dict and sys.getrefcount(names) <= 3:  # the frame's, ours, the argument
-        names.clear()
+    """The variables of a frame that have a name in the source."""
+    found = read(frame, lambda variables: list(variables.items()))
     return [(name, value) for name, value in found if type(name) is str and not name.startswith(".")]
-
-
-def is_function(frame: FrameType) -> bool:
-    """Whether a frame has variables of its own, unlike a module's or a class body's."""
-    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
 
 
 def frame_of(generator: Any) -> FrameType | None:

@@ -28,7 +28,7 @@ class Survey:
     def __init__(self, torch: Any, device: int | None) -> None:
         self.known, self.device = Tensors(torch), device
         self.found: dict[str, Holder] = {}
-        self.plain: set[str] = set()  # those that are variables with a tensor or two
+        self.plain: set[str] = set()  # the texts of variables that keep fewer than FEW tensors
         with self.known.quiet():
             tensors, model = self.tensors(torch)
             graphs = self.graphs(tensors, model)
@@ -59,13 +59,10 @@ class Survey:
     def graphs(self, tensors: list[Any], model: set[int]) -> Graphs:
         """What the graphs behind tensors keep, by the tensors' addresses. A graph counts for its last tensor."""
         known = self.known
-        roots = [it for it in tensors if known.get(it, "grad_fn") is not None]
-        roots.sort(key=lambda it: -known.order(it))
-        saved = known.graphs(roots, self.device)
         return {
-            id(root): {address: size for address, size in of.items() if address not in model}
-            for root, of in zip(roots, saved)
-            if not of.keys() <= model
+            id(root): {address: size for address, size in saved.items() if address not in model}
+            for root, saved in known.graphs(tensors, self.device)
+            if not saved.keys() <= model
         }
 
     def groups(self, tensors: list[Any], model: set[int], graphs: Graphs) -> list[list[Any]]:

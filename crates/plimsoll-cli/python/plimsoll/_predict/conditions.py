@@ -123,7 +123,7 @@ class Condition:
             return None  # a comparison of a number and None, a division by zero
 
     def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
-        """Whether it is known when the test will be `wanted`, and the step; None: not in `total` steps."""
+        """Whether it is known when the test will be `wanted`, and at which step; None if not within `total` steps."""
         if self.last is None or not self.is_steady or not self.has_changed():
             return False, None
         known = self.ahead.get(wanted)

@@ -20,8 +20,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from ..frames import is_library
 from .names import FINITE, HOLDS, METADATA, PURE, READERS, SHOWS, SIZES
-from .source import Sink, Site, Source, hides, is_jump, is_library, key_or_name, last_name, looked_up, reaches
+from .source import Sink, Site, Source, hides, is_jump, key_or_name, last_name, looked_up, reaches
 
 DIVISIONS, LOGARITHMS = (ast.Div, ast.FloorDiv, ast.Mod), ("log", "log2", "log10")  # of `math`
 DEPTH = 6  # a value is followed into nested calls of the program's functions up to this depth

@@ -8,7 +8,7 @@ import traceback
 
 from .. import protocol
 from .._inject.sitecustomize import FROZEN
-from .source import is_library
+from ..frames import is_library
 
 # Source text that reads a value from the device, and how many lines before a failure to search for it.
 READS = (

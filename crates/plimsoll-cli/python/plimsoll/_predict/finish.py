@@ -13,6 +13,7 @@ loop over a DataLoader is stopped at once, and its evaluations are listed as not
 from __future__ import annotations
 
 import ast
+import itertools
 import linecache
 import sys
 import time
@@ -21,24 +22,40 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from .. import protocol
+from .. import allocator, frames, protocol
 from . import batches, loops, settings
-from .growth import Growth, allocated
+from .growth import Growth
 
 LEAST_TIME, MOST_TIME = 10.0, 60.0  # seconds for the code after them
 LONGEST_TIME = 120.0  # the same, where a loop that grows takes it
 IDLE = 5  # stop after this many further steps without new code in between
 
 
+class Loaders:
+    """Numbers DataLoaders. The address of one may be that of another later: a loop over `DataLoader(...)` does not keep it."""
+
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[weakref.ref[Any], int]] = {}  # by address
+        self.numbers = itertools.count()
+
+    def number(self, loader: Any) -> int:
+        """The number of a loader."""
+        known = self.known.get(id(loader))
+        if known is None or known[0]() is not loader:
+            known = self.known[id(loader)] = weakref.ref(loader), next(self.numbers)
+        return known[1]
+
+
 class Finish:
     """What happens after the requested steps: which loaders end early, and when to stop."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
-        self.torch, self.is_library = torch, is_library
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
         self.begun = time.monotonic()
         self.finishing = 0.0  # the time at which the steps were done
         self.until = 0.0  # when the time for the code after them is up
-        self.training: set[int] = set()  # loaders that yielded a batch between steps, by address
+        self.loaders = Loaders()
+        self.training: set[int] = set()  # loaders that yielded a batch between steps, by number
         self.since_step: set[int] = set()
         self.given = 0  # batches that they yielded
         self.batches: batches.Batches | None = None  # those of the training that was ended
@@ -68,7 +85,7 @@ class Finish:
             start(self, loader)
 
         def start(self: Any, loader: Any) -> None:
-            self.plimsoll_loader, self.plimsoll_given = id(loader), 0
+            self.plimsoll_loader, self.plimsoll_given = finish.loaders.number(loader), 0
             self.plimsoll_batches = (
                 None
                 if finish.finishing or settings.ranks() > 1
@@ -120,11 +137,7 @@ class Finish:
         """A step was counted: the loaders that yielded a batch for it are the training's."""
         self.training |= self.since_step
         self.since_step = set()
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None:
-            if not self.is_library(frame.f_code.co_filename):
-                self.files.add(frame.f_code.co_filename)
-            frame = frame.f_back
+        self.files |= {frame.f_code.co_filename for frame in frames.of_program(sys._getframe(1))}
 
     def may_go_on(self) -> bool:
         """Whether the code after the steps can be reached."""
@@ -173,8 +186,7 @@ class Finish:
 
     def note_level(self) -> None:
         """Notes the allocated bytes a few times a second."""
-        with_memory = range(self.torch.cuda.device_count())
-        self.levels.append(max((allocated(self.torch, it) for it in with_memory), default=0))
+        self.levels.append(max(allocator.levels(self.torch), default=0))
         if len(self.levels) > 4096:
             del self.levels[::2]
 

@@ -11,11 +11,9 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
-from .. import protocol
-from .growth import allocated
+from .. import allocator, frames, protocol
 
 
 class Line:
@@ -32,14 +30,14 @@ class Line:
 
 
 class Alive:
-    """Lives as long as the node of autograd that has it: its result may go before."""
+    """Put on a node of autograd, to see when it is freed: it may outlive the result of the call."""
 
 
 class Graphs:
     """Watches the outermost calls of modules in evaluation with gradients enabled."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool], step: Callable[[], int]) -> None:
-        self.torch, self.is_library, self.step = torch, is_library, step
+    def __init__(self, torch: Any, step: Callable[[], int]) -> None:
+        self.torch, self.step = torch, step
         self.lines: dict[tuple[str, int], Line] = {}
         self.running = threading.local()
         self.asked = False  # for gradients
@@ -82,14 +80,16 @@ class Graphs:
     def call(self, original: Callable[..., Any], module: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls it, and notes what its graph keeps besides its results."""
         torch = self.torch
-        before = self.level()
+        before = sum(allocator.levels(torch))
         result = original(module, *args, **kwargs)
         leaves = [it for it in torch.utils._pytree.tree_leaves(result) if isinstance(it, torch.Tensor) and it.is_cuda]
         made = [it for it in leaves if it.grad_fn is not None]
+        place = frames.program_line(sys._getframe(1)) if made else None
+        if place is None:
+            return result
         storages = {it.untyped_storage()._cdata: it.untyped_storage().nbytes() for it in leaves}
-        kept = self.level() - before - sum(storages.values())
-        place = self.place()
-        if not made or kept <= 0 or place is None:
+        kept = sum(allocator.levels(torch)) - before - sum(storages.values())
+        if kept <= 0:
             return result
         line = self.lines.setdefault(place, Line())
         line.calls += 1
@@ -101,17 +101,6 @@ class Graphs:
         for tensor in made:
             tensor.grad_fn.register_prehook(functools.partial(use, line))
         return result
-
-    def level(self) -> int:
-        """Allocated bytes of all devices."""
-        return sum(allocated(self.torch, it) for it in range(self.torch.cuda.device_count()))
-
-    def place(self) -> tuple[str, int] | None:
-        """The innermost line of the program on the stack."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and self.is_library(frame.f_code.co_filename):
-            frame = frame.f_back
-        return frame and (frame.f_code.co_filename, frame.f_lineno)
 
     def rows(self, is_over: bool) -> list[protocol.Graph]:
         """Rows for the report. Of a program that was stopped, a graph of its last step may still have been used."""

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import ast
 import time
-from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from .. import protocol
-from .source import Source, looked_up, own_nodes, scope_of
+from .. import allocator, frames, protocol
+from ..allocator import LEAST_GROWTH
+from .source import Source, last_name, looked_up, own_nodes, scope_of
 
-LEAST = 16 << 10  # bytes a step, below which growth does not matter
 ROWS = 6  # steps over which memory that grows is seen to grow
 CONFIRM = 200  # steps after which growth is believed: a list may be cleared, a cache may be full
 SECONDS = 10.0  # that they may take
@@ -27,11 +26,6 @@ AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "t
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
 
-def allocated(torch: Any, device: int) -> int:
-    """Allocated bytes of a device now."""
-    return int(torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
-
-
 def rises(levels: list[int]) -> list[int]:
     """The rise of each level over the one before."""
     return [after - before for before, after in zip(levels, levels[1:])]
@@ -40,13 +34,13 @@ def rises(levels: list[int]) -> list[int]:
 def is_growing(levels: list[int]) -> bool:
     """Whether the last levels never fell, and rose in at least every second step."""
     last = rises(levels[-ROWS - 1 :])
-    return len(last) == ROWS and min(last) >= 0 and 2 * sum(it >= LEAST for it in last) >= ROWS
+    return len(last) == ROWS and min(last) >= 0 and 2 * sum(it >= LEAST_GROWTH for it in last) >= ROWS
 
 
 def since(levels: list[int]) -> int:
     """The level from which on memory grew in at least every second step."""
     at = len(levels) - 1
-    while at > 1 and min(rises(levels[at - 2 : at + 1])) >= 0 and max(rises(levels[at - 2 : at + 1])) >= LEAST:
+    while at > 1 and min(rises(levels[at - 2 : at + 1])) >= 0 and max(rises(levels[at - 2 : at + 1])) >= LEAST_GROWTH:
         at -= 1
     return at
 
@@ -54,9 +48,9 @@ def since(levels: list[int]) -> int:
 def spread(levels: list[int]) -> tuple[int, int, int] | None:
     """Memory that grows in one of several steps: by how much, in one of how many, and how often it was seen to; None if it does not.
 
-    From one rise to the next the least level counts: what a step needs only for itself may stay until its end.
+    Compared are the least levels between rises, because what a step needs only for itself may stay until its end.
     """
-    rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST]
+    rose = [at for at, it in enumerate(rises(levels), 1) if it >= LEAST_GROWTH]
     found: list[int] = rose[-1:]
     every = rose[-1] - rose[-2] if len(rose) > 1 else 0
     while len(found) < len(rose) and abs(found[0] - rose[-len(found) - 1] - every) <= 1:
@@ -65,25 +59,25 @@ def spread(levels: list[int]) -> tuple[int, int, int] | None:
         return None
     edges = [max(found[0] - every, 0), *found, len(levels)]
     least = [min(levels[begin:end]) for begin, end in zip(edges, edges[1:])]
-    if min(rises(least)) < LEAST:
+    if min(rises(least)) < LEAST_GROWTH:
         return None
-    # Before the first rise the program may still have begun.
+    # Not from the level before the first rise: the program may not have allocated all by then.
     return (least[-1] - least[1]) // (len(found) - 1), (found[-1] - found[0]) // (len(found) - 1), len(found)
 
 
 class Growth:
     """The allocated bytes at the end of each step, and the number of steps of the whole program."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
-        self.torch, self.is_library = torch, is_library
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
         self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
         self.total: int | None = None  # steps of the whole program; None: unknown
         self.began: float | None = None  # when memory was first seen to grow
 
     def note(self) -> None:
         """Notes the levels at the end of a step."""
-        for device in range(self.torch.cuda.device_count()):
-            self.levels.setdefault(device, []).append(allocated(self.torch, device))
+        for device, level in enumerate(allocator.levels(self.torch)):
+            self.levels.setdefault(device, []).append(level)
 
     def is_unsure(self) -> bool:
         """Whether the latest steps grew, and more steps would show whether that goes on."""
@@ -94,7 +88,7 @@ class Growth:
         if len(levels) <= ROWS:
             # In every second step, too.
             last = rises(levels)[-1:] if len(levels) <= 3 else rises(levels)[-2:]
-            return max(last, default=0) >= LEAST
+            return max(last, default=0) >= LEAST_GROWTH
         is_even = is_growing(levels)
         if not is_even and spread(levels) is None:
             return False
@@ -114,7 +108,7 @@ class Growth:
         found = []
         for device, levels in self.levels.items():
             bytes, every, times = self.growth_of(levels)
-            if bytes >= LEAST:
+            if bytes >= LEAST_GROWTH:
                 row = protocol.GrowingSteps(
                     device=device, bytes=bytes, every=every, times=times, steps=len(levels), total=self.total
                 )
@@ -145,19 +139,17 @@ class Growth:
         """The number of steps that the loops around a frame make; None if one of them has no number."""
         total: int | None = None
         done: int | None = None
-        while frame is not None:
-            if not self.is_library(frame.f_code.co_filename):
-                for loop in around(frame):
-                    if isinstance(loop, ast.While):
-                        return None
-                    length = length_of(loop.iter, frame)
-                    if length is None:
-                        return None
-                    if total is None:
-                        done = counter(loop, frame)
-                        done = given if done is None else done
-                    total = length * (1 if total is None else total)
-            frame = frame.f_back
+        for own in frames.of_program(frame):
+            for loop in around(own):
+                if isinstance(loop, ast.While):
+                    return None
+                length = length_of(loop.iter, own)
+                if length is None:
+                    return None
+                if total is None:
+                    done = counter(loop, own)
+                    done = given if done is None else done
+                total = length * (1 if total is None else total)
         if total is None:
             return None
         # With accumulation a step takes several rounds of the innermost loop.
@@ -176,18 +168,13 @@ def around(frame: FrameType) -> list[Any]:
 def counter(loop: Any, frame: FrameType) -> int | None:
     """How many iterations a loop has begun, if it counts them in a variable."""
     target = loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target
-    is_counted = isinstance(loop.iter, ast.Call) and name_of(loop.iter.func) in ("range", "trange", "enumerate")
+    is_counted = isinstance(loop.iter, ast.Call) and last_name(loop.iter.func) in ("range", "trange", "enumerate")
     if not is_counted or not isinstance(target, ast.Name):
         return None
     now, first = looked_up(target, frame), 0
-    if name_of(loop.iter.func) == "range" and len(loop.iter.args) > 1:
+    if last_name(loop.iter.func) == "range" and len(loop.iter.args) > 1:
         first = value_of(loop.iter.args[0], frame)
     return now - first + 1 if type(now) is int and type(first) is int else None
-
-
-def name_of(node: Any) -> str | None:
-    """The last name of a function's expression."""
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", None)
 
 
 def length_of(node: Any, frame: FrameType) -> int | None:
@@ -196,7 +183,7 @@ def length_of(node: Any, frame: FrameType) -> int | None:
         return len(node.elts)
     if not isinstance(node, ast.Call):
         return length(value_of(node, frame))
-    name = name_of(node.func)
+    name = last_name(node.func)
     if name in ("range", "trange"):
         numbers = [value_of(it, frame) for it in node.args]
         return len(range(*numbers)) if numbers and all(type(it) is int for it in numbers) else None
@@ -252,7 +239,7 @@ def value_of(node: Any, frame: FrameType) -> Any:
         does = {ast.Add: int.__add__, ast.Sub: int.__sub__, ast.Mult: int.__mul__, ast.FloorDiv: int.__floordiv__}
         return does[type(node.op)](one, other) if type(node.op) in does else None
     if isinstance(node, ast.Call) and len(node.args) == 1:
-        name = name_of(node.func)
+        name = last_name(node.func)
         if name == "len":
             return length_of(node.args[0], frame)
         inner = value_of(node.args[0], frame)

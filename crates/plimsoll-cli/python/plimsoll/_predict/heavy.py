@@ -11,8 +11,9 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
+from ..frames import is_library
 from .names import HOLDS, METADATA, READERS, SHOWS
-from .source import Source, is_library, last_name, looked_up, own_nodes, scope_of
+from .source import Source, last_name, looked_up, own_nodes, scope_of
 
 DEPTH = 4  # nested calls of the program's functions that are followed
 # Functions and methods of PyTorch that need hardly any memory.

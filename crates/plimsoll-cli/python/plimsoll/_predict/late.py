@@ -11,11 +11,11 @@ import ast
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from .. import protocol
+from .. import frames, protocol
 from . import settings
 from .conditions import Condition
 from .growth import around
@@ -70,8 +70,7 @@ class Arm:
 class Late:
     """The arms of this process, and how far to go for them."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool]) -> None:
-        self.torch, self.is_library = torch, is_library
+    def __init__(self, torch: Any) -> None:
         self.lines, self.heavy = Lines(), Heavy(torch)
         self.arms: list[Arm] | None = None  # None: not looked for yet
         self.ends: list[float] = []  # the processor's time at the end of each of the latest steps
@@ -92,25 +91,25 @@ class Late:
         if step + 1 < settings.STEPS or len(self.ends) < 2:
             return
         try:
-            frames = list(self.program(frame))
+            stack = list(frames.of_program(frame))
             if self.arms is None:
-                self.arms = list(self.find(frames))
+                self.arms = list(self.find(stack))
             for arm in self.arms:
-                self.look(arm, frames, step)
+                self.look(arm, stack, step)
+            if step >= settings.STEPS and not any(arm.is_heavy for arm in self.arms):
+                self.lines.stop()  # nothing more is asked
         except Exception:
             self.lines.stop()  # misread source must not fail the program
 
-    def program(self, frame: FrameType | None) -> Iterator[FrameType]:
-        """The frames of the program on the stack, the innermost first."""
-        while frame is not None:
-            if not self.is_library(frame.f_code.co_filename):
-                yield frame
-            frame = frame.f_back
+    def end(self) -> None:
+        """The steps are done: further lines matter only while an arm that may matter has not run."""
+        if not any(arm.is_heavy and not arm.ran(self.lines) for arm in self.arms or ()):
+            self.lines.stop()
 
-    def find(self, frames: list[FrameType]) -> Iterator[Arm]:
+    def find(self, stack: list[FrameType]) -> Iterator[Arm]:
         """The arms in the loops around the step, and in the functions that ran in them."""
         counted: set[str] = set()
-        loops = {frame.f_code: around(frame) for frame in frames}
+        loops = {frame.f_code: around(frame) for frame in stack}
         for loop in (it for found in loops.values() for it in found):
             counted |= targets(loop)
             counted |= {
@@ -120,12 +119,12 @@ class Late:
             }
         outer = True  # the frames outside of all loops, which run once
         inside: dict[CodeType, Any] = {}
-        for frame in reversed(frames):
+        for frame in reversed(stack):
             found = loops[frame.f_code]
             if found or not outer:
                 inside[frame.f_code] = found[-1] if outer else None
                 outer = False
-        on_stack = {frame.f_code for frame in frames}
+        on_stack = {frame.f_code for frame in stack}
         for code, lines in self.lines.all().items():
             is_called = code not in on_stack and any(ran.last > 0 for ran in lines.values())
             if (code in inside or is_called) and is_own(code.co_filename):
@@ -151,9 +150,9 @@ class Late:
                 if block[block.index(node) + 1 :]:
                     yield Arm(code, source.file, condition, False, block[block.index(node) + 1 :])
 
-    def look(self, arm: Arm, frames: list[FrameType], step: int) -> None:
+    def look(self, arm: Arm, stack: list[FrameType], step: int) -> None:
         """At the end of a step, notes whether an arm ran, and the values of its test."""
-        frame = next((it for it in frames if it.f_code is arm.code), None)
+        frame = next((it for it in stack if it.f_code is arm.code), None)
         if frame is not None:
             if arm.condition.last is None or arm.condition.last[0] != step:
                 arm.condition.look(frame, step)
@@ -165,7 +164,7 @@ class Late:
             arm.began = arm.began or step
         if arm.is_heavy is None and step >= settings.STEPS and not self.is_shown(arm):
             self.heavy.known.clear()
-            names = frame or names_of(arm.code, frames)
+            names = frame or names_of(arm.code, stack)
             arm.is_heavy = arm.condition.can_change() and self.heavy.are(arm.statements, names)
 
     def is_shown(self, arm: Arm) -> bool:
@@ -238,11 +237,11 @@ def block_of(source: Source, node: Any) -> list[Any]:
     return next(it for it in blocks if isinstance(it, list) and node in it)
 
 
-def names_of(code: CodeType, frames: list[FrameType]) -> Names:
+def names_of(code: CodeType, stack: list[FrameType]) -> Names:
     """The names visible in a function that is not on the stack: those of its module, and `self` of a method."""
     modules = (vars(it) for it in list(sys.modules.values()) if hasattr(it, "__dict__"))
     module = next((it for it in modules if it.get("__file__") == code.co_filename), {})
-    values = [looked_up(ast.Name(name), frame) for frame in frames for name in frame.f_code.co_varnames[:1]]
+    values = [looked_up(ast.Name(name), frame) for frame in stack for name in frame.f_code.co_varnames[:1]]
     kinds = [it for it in module.values() if isinstance(it, type)]
     owner = next((it for it in values if any(defines(kind, code) for kind in type(it).__mro__)), None)
     owner = owner if owner is not None else next((it for it in kinds if defines(it, code)), None)

@@ -8,7 +8,7 @@ import sys
 from types import CodeType
 from typing import NamedTuple
 
-from .source import LIBRARIES
+from ..frames import LIBRARIES
 
 
 class Row(ctypes.Structure):

@@ -14,11 +14,10 @@ import sys
 import time
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Any, Protocol
 
-from .. import protocol
-from .growth import allocated, rises
+from .. import allocator, frames, protocol
+from .growth import rises
 
 FIRST = 7  # batches before the last one
 STEADY = 4  # of them, the latest: growth is measured over these
@@ -32,7 +31,6 @@ class Rest(Protocol):
     """The part of the code after the steps that a loop needs (finish.py)."""
 
     torch: Any
-    is_library: Callable[[str], bool]
     loops: list[Loop]
     cut: bool
 
@@ -70,7 +68,7 @@ class Loop:
         """The next batch for the program: a new one, a copy, or the end."""
         now = time.monotonic()
         if self.given == 0:
-            self.began, self.place = now, self.caller()
+            self.began, self.place = now, frames.program_line(sys._getframe(1))
         if self.given == 1:
             self.second = now
         if self.given <= FIRST and self.finish.left() < PATIENCE:
@@ -104,17 +102,10 @@ class Loop:
             self.candidate = result
         return result
 
-    def caller(self) -> tuple[str, int] | None:
-        """The innermost line of the program."""
-        frame: FrameType | None = sys._getframe(2)
-        while frame is not None and self.finish.is_library(frame.f_code.co_filename):
-            frame = frame.f_back
-        return frame and (frame.f_code.co_filename, frame.f_lineno)
-
     def note(self) -> None:
         """Notes the levels at a request for a batch."""
-        torch, self.ended = self.finish.torch, time.time()
-        self.levels.append([allocated(torch, it) for it in range(torch.cuda.device_count())])
+        self.ended = time.time()
+        self.levels.append(allocator.levels(self.finish.torch))
 
     def measure(self) -> None:
         """The growth per batch over the latest batches."""

@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from .. import protocol
 from .._inject.sitecustomize import FROZEN
+from ..frames import is_library
 from . import dataflow
-from .source import Sink, is_library
+from .source import Sink
 
 if TYPE_CHECKING:
     Line = tuple[str, int, str]  # a file, the number, and the function
@@ -72,11 +73,11 @@ class Site:
         self.bounds: tuple[Any, Any] | None = None  # the least and the largest value that bounds left
 
     def is_given(self) -> bool:
-        """Whether its value is anything but a one in place of zero."""
+        """Whether its value was assumed, or is the maximum: not the one that replaces a zero."""
         return bool(self.matched) or self.value == "max"
 
     def taken(self) -> tuple[Any, Any] | None:
-        """The least and the largest value that the program got without being given one; None if these are zeros."""
+        """The range of the values that the program got without --assume; None if all were zero."""
         return (self.value, self.value) if self.is_used and not self.is_given() else self.bounds
 
     def row(self) -> protocol.Read:

@@ -7,17 +7,14 @@ from __future__ import annotations
 import ast
 import dis
 import linecache
-import os
-import sys
 import types
 from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any, ClassVar
 
+from .. import frames
 from .names import READERS
 
-# Parts of the paths of files that are not the program's.
-LIBRARIES = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
 SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
@@ -181,13 +178,8 @@ def looked_up(expression: Any, frame: FrameType) -> Any:
     import inspect
 
     if isinstance(expression, ast.Name):
-        names = frame.f_locals
-        found = names.get(expression.id, frame.f_globals.get(expression.id))
-        # A copy, which Python before 3.13 keeps alive with the frame, and with it the tensors; the program's, if it called `locals()`.
-        # Only the frame, `names` and the argument refer to it otherwise.
-        if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(names, dict) and sys.getrefcount(names) <= 3:
-            names.clear()
-        return found
+        name = expression.id
+        return frames.read(frame, lambda variables: variables.get(name, frame.f_globals.get(name)))
     if isinstance(expression, ast.Attribute):
         value = looked_up(expression.value, frame)
         if value is None:
@@ -200,11 +192,6 @@ def looked_up(expression: Any, frame: FrameType) -> Any:
             return types.MethodType(found, value)
         return getattr(found, "__func__", found)
     return None
-
-
-def is_library(path: str) -> bool:
-    """Whether a file belongs to an installed package, the standard library, or us."""
-    return any(place in path for place in LIBRARIES)
 
 
 def scope_of(tree: ast.Module, code: CodeType) -> Any:

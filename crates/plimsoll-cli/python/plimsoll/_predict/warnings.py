@@ -5,22 +5,22 @@ from __future__ import annotations
 import functools
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from .. import protocol
+from .. import frames, protocol
 from .reads import Reads
 
 
 class Warnings:
     """Things that this process uses and whose memory depends on values: L-BFGS, and the number of CUDA graphs."""
 
-    def __init__(self, torch: Any, is_library: Callable[[str], bool], reads: Reads) -> None:
+    def __init__(self, torch: Any, reads: Reads) -> None:
         from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-        self.torch, self.is_library, self.reads = torch, is_library, reads
-        # L-BFGS: the line that made it, and vectors in place of those that values would have made it keep.
+        self.torch, self.reads = torch, reads
+        # By L-BFGS: the line that made it, and tensors in place of the vectors that it would keep with real values.
         self.optimizers: weakref.WeakKeyDictionary[Any, tuple[str, int] | None] = weakref.WeakKeyDictionary()
         self.held: weakref.WeakKeyDictionary[Any, list[Any]] = weakref.WeakKeyDictionary()
         self.captures = 0  # CUDA graphs
@@ -38,12 +38,10 @@ class Warnings:
     def made(self, optimizer: Any, frame: FrameType | None) -> None:
         """Notes an optimizer whose history depends on values."""
         if isinstance(optimizer, self.torch.optim.LBFGS):
-            while frame is not None and self.is_library(frame.f_code.co_filename):
-                frame = frame.f_back
-            self.optimizers[optimizer] = frame and (frame.f_code.co_filename, frame.f_lineno)
+            self.optimizers[optimizer] = frames.program_line(frame)
 
     def step_begins(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """With --assume for the line that made an L-BFGS: allocates the vectors of as many pairs as were given."""
+        """If --assume has a number of pairs for the line that made an L-BFGS: allocates vectors for those that it does not keep."""
         if optimizer not in self.optimizers:
             return
         given = self.reads.given(self.optimizers[optimizer])
@@ -83,8 +81,9 @@ def histories(optimizer: Any) -> Iterator[tuple[dict[str, Any], int, int]]:
 
 
 def missing(optimizer: Any, held: int, steps: int | None) -> Iterator[tuple[str, int, int]]:
-    """L-BFGS keeps two vectors for each of its latest iterations but the very first; how many iterations a step makes, values
-    decide. What is said of it, the most pairs, and the bytes of those that are neither kept nor held in their place.
+    """L-BFGS keeps two vectors for each of its latest iterations except the first; values decide how many iterations a step
+    makes. Yields a sentence about it, the most pairs that it may keep, and the bytes of those that are not there; `held` pairs
+    are there in place of real ones.
     """
     for group, size, kept in histories(optimizer):
         most: int = group["history_size"]

@@ -23,17 +23,18 @@ from typing import Any, NoReturn
 
 from .. import protocol
 from .._holding.growing import Growing
+from ..allocator import allocated
+from ..frames import is_library
 from . import compiled, network, patches, settings, sparse, view
 from . import device as standin
 from .failure import described
 from .finish import Finish
 from .graphs import Graphs
-from .growth import Growth, allocated
+from .growth import Growth
 from .late import Late
 from .reads import Reads
 from .settings import number
 from .shadows import Known
-from .source import is_library
 from .warnings import Warnings
 
 # Exit once this file exists; also in forks, whose folder is another.
@@ -64,12 +65,12 @@ class Watch:
             self.known: Known | None = Known(torch, self.reads.of_thread)
         except Exception:
             self.known = None  # PyTorch before 2.9 has no `get_kernel`
-        self.finish_up = Finish(torch, is_library)
-        self.growth = Growth(torch, is_library)
-        self.late = Late(torch, is_library)
+        self.finish_up = Finish(torch)
+        self.growth = Growth(torch)
+        self.late = Late(torch)
         self.growing = Growing(torch)
-        self.warnings = Warnings(torch, is_library, self.reads)
-        self.graphs = Graphs(torch, is_library, self.count)
+        self.warnings = Warnings(torch, self.reads)
+        self.graphs = Graphs(torch, self.count)
         sparse.torch_save(torch)
         # The process whose thread waits for the stop file: a fork does not copy the thread.
         self.listening: int | None = None
@@ -243,10 +244,11 @@ class Watch:
             self.growth.look(sys._getframe(1), steps, finish.given)
             is_last = not self.late.waits(steps, self.growth.total)
         if settings.PLAN is None:
-            levels = {it["device"]: allocated(self.torch, it["device"]) for it in self.growth.rows()}
+            levels = {it["device"]: self.growth.levels[it["device"]][-1] for it in self.growth.rows()}
             self.growing.stepped(levels, is_last)
         if is_last and not settings.STOPS and finish.may_go_on():
             self.peaks_of_steps = dict(self.peaks)
+            self.late.end()
             finish.begin()
         elif is_last:
             self.stop("stopped", 0)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from .. import protocol, sizes
+from ..allocator import allocated
 from . import settings
 from .settings import answer
 
@@ -127,7 +128,7 @@ class Attend:
             self.path = self.dump(os.path.join(settings.SNAPSHOTS, f"oom-{self.name()}.pickle"))
         except Exception as why:
             say(f"no snapshot of this moment: {why}")
-        self.gauges.growing.ran_out(device, self.gauges.allocated(device))
+        self.gauges.growing.ran_out(device, allocated(self.torch, device))
 
     def name(self) -> str:
         """How file names refer to the process: by its rank, or by its process ID."""
@@ -232,7 +233,7 @@ class Attend:
         return f"--gpu {name}" if name else by_size
 
     def blame(self, failure: BaseException) -> None:
-        """Whether one of our techniques raised the exception, or was running around it."""
+        """Says so if a technique raised the exception, or ran around the code that did."""
         import traceback
 
         from ..techniques import context
@@ -260,8 +261,8 @@ class Attend:
         say(f"error: the failure above comes from the technique {name}", f"leave it out: {without(name)}")
 
     def idle(self) -> None:
-        """Names techniques without an effect. Techniques that had nothing to do. A launcher of ranks trains nothing
-        itself, nor does the parent of a training process.
+        """Names the techniques that had no effect, unless this process trains nothing itself: it launches ranks, or is
+        the parent of a training process.
         """
         if {"torch.distributed.run", "torch.distributed.launcher.api"} & set(sys.modules) or self.only_starts():
             return

@@ -14,6 +14,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from .._holding.growing import Growing
+from ..allocator import LEAST_GROWTH, allocated, rounded
 
 if TYPE_CHECKING:
     from .stacks import Stacks
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 SCHEMA = "plimsoll.live/1"
 LEVELS = 240
 WINDOW = 24  # steps in which memory that grows never falls
-LEAST = 16 << 10  # bytes a step, below which growth does not matter
 
 
 class Gauges:
@@ -56,7 +56,7 @@ class Gauges:
         if count > self.steps:
             self.steps = count
             device = device_of(optimizer)
-            self.levels.append(self.allocated(device))
+            self.levels.append(0 if device is None else allocated(self.torch, device))
             if device is not None and count > WINDOW and count & (count - 1) == 0:
                 self.look_up(device)
             if self.stacks is not None:
@@ -66,19 +66,10 @@ class Gauges:
         """After 32, 64, 128, … steps: if memory grows, finds what keeps it."""
         last = list(self.levels)[-WINDOW:]
         growth = (last[-1] - last[0]) // (WINDOW - 1)
-        if growth >= LEAST and all(after >= before for before, after in zip(last, last[1:])):
+        if growth >= LEAST_GROWTH and all(after >= before for before, after in zip(last, last[1:])):
             self.growth = growth
             self.growing.grew(device, last[-1])
             self.growing.begins(device, last[-1])
-
-    def allocated(self, device: int | None) -> int:
-        """Allocated bytes of a device now."""
-        if device is None:
-            return 0
-        try:
-            return int(self.torch._C._cuda_memoryStats(device)["allocated_bytes"]["all"]["current"])
-        except Exception:  # a private function
-            return int(self.torch.cuda.memory_allocated(device))
 
     def watch_captures(self) -> None:
         """Counts CUDA graphs that are being captured."""
@@ -152,8 +143,7 @@ class Gauges:
                         storage = part.untyped_storage()
                         if storage.data_ptr() not in seen:
                             seen.add(storage.data_ptr())
-                            # The allocator rounds requests up to 512 bytes.
-                            sums[category] = sums.get(category, 0) + -(-storage.nbytes() // 512) * 512
+                            sums[category] = sums.get(category, 0) + rounded(storage.nbytes())
 
         optimizers, modules = list(self.optimizers), list(self.modules)
         own = [it for optimizer in optimizers for group in optimizer.param_groups for it in group["params"]]

@@ -11,6 +11,7 @@ import torch
 from torch.utils._pytree import tree_map
 
 from . import context
+from .dtypes import converted, need_bf16
 
 
 class Autocast:
@@ -24,19 +25,13 @@ class Autocast:
     def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         device = next((it.device for it in root.parameters()), torch.device("cpu"))
         kind = device.type
-        if kind == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
-            context.refuse(self.name, "this GPU has no bf16 instructions")
+        need_bf16(self.name, device)
         if torch.is_autocast_enabled(kind):
             context.refuse(self.name, "the program uses autocast itself")
         with torch.autocast(kind, dtype=torch.bfloat16):
             result = following(*args, **kwargs)
         self.applied += 1
-        return tree_map(self.widened, result)
-
-    def widened(self, value: Any) -> Any:
-        """A bf16 tensor in f32; other values as they are."""
-        is_narrow = isinstance(value, torch.Tensor) and value.dtype == torch.bfloat16
-        return value.float() if is_narrow else value
+        return tree_map(lambda it: converted(it, (torch.bfloat16,), torch.float32), result)
 
     def report(self) -> dict[str, Any]:
         lines = ['with torch.autocast("cuda", dtype=torch.bfloat16):', "    output = model(...)  # and the loss"]

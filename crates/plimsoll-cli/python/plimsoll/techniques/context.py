@@ -6,8 +6,9 @@ import contextlib
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from types import FrameType
 from typing import Any, NoReturn
+
+from .. import frames
 
 active: list[Any] = []  # techniques, the outermost first
 host: Any = None  # has `refused(name, reason)`, `failed(name, failure)` and `unread()`; set by `activate`
@@ -81,21 +82,8 @@ def program_line() -> str | None:
     """The innermost line of the program, as `train.py:12`."""
     import os
 
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        file = frame.f_code.co_filename
-        if not is_library(file):
-            return f"{file.removeprefix(os.path.join(os.getcwd(), ''))}:{frame.f_lineno}"
-        frame = frame.f_back
-    return None
-
-
-def is_library(file: str) -> bool:
-    """Whether a file belongs to an installed package, the standard library, or us."""
-    import os
-
-    places = ("site-packages", "dist-packages", "<frozen", os.path.dirname(os.__file__))
-    return any(place in file for place in places)
+    found = frames.program_line(sys._getframe(1))
+    return found and f"{found[0].removeprefix(os.path.join(os.getcwd(), ''))}:{found[1]}"
 
 
 def wrapped_class(root: Any) -> str | None:

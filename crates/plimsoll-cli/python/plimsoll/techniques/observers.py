@@ -24,6 +24,7 @@ listeners: dict[str, list[Callable[..., Any]]] = {
     "clipped": [],
     "scaled": [],
     "loss": [],
+    "moving": [],
 }
 LOSSES = (
     "cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy kl_div"
@@ -92,6 +93,8 @@ def watch_moves(torch: Any) -> None:
             return apply(self, *args, **kwargs)
         moving.append(self)
         try:
+            if context.active:
+                tell("moving", self)
             return apply(self, *args, **kwargs)
         finally:
             moving.clear()

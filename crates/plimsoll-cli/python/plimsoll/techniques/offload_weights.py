@@ -57,16 +57,16 @@ class OffloadWeights(Inference):
         self.after: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # the next block
         self.kinds: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # models
         self.arrived: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()  # blocks whose copies began
-        self.is_moving = False  # whether a module is being moved
 
     def begin(self) -> None:
         super().begin()
-        self.patch(self.find)
+        self.patch()
+        observers.listeners["moving"].append(self.find)
         for module in observers.moving:
             self.find(module)
 
-    def patch(self, begins: Callable[..., Any]) -> None:
-        """Blocks that are moved to a GPU stay on the host. `begins` is called with each module that is moved."""
+    def patch(self) -> None:
+        """Blocks that are moved to a GPU stay on the host."""
         kind = torch.nn.Module
         apply, technique = kind._apply, self
 
@@ -74,13 +74,7 @@ class OffloadWeights(Inference):
         def _apply(self: Any, fn: Any, *args: Any, **kwargs: Any) -> Any:
             if self in technique.homes:
                 return technique.stay(self, fn, lambda fn: apply(self, fn, *args, **kwargs))
-            is_outermost, technique.is_moving = not technique.is_moving, True
-            try:
-                if is_outermost:
-                    begins(self)
-                return apply(self, fn, *args, **kwargs)
-            finally:
-                technique.is_moving = not is_outermost
+            return apply(self, fn, *args, **kwargs)
 
         kind._apply = _apply
 

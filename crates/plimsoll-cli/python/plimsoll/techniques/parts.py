@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from ..frames import is_library
 from . import again, context, observers
 
 COUNTED = ("cross_entropy", "nll_loss")
@@ -174,7 +175,7 @@ def hooked(root: Any) -> str | None:
             code = getattr(getattr(hook, "__func__", hook), "__code__", None) or getattr(
                 type(hook).__call__, "__code__", None
             )
-            if code is not None and not context.is_library(code.co_filename):
+            if code is not None and not is_library(code.co_filename):
                 where = f"{code.co_filename}:{code.co_firstlineno}"
                 return f"the program's hook on {path or 'the model'} would see parts of the batch ({where})"
     return None

@@ -3,8 +3,8 @@
 A root is a module that is called with gradients enabled, in training mode, not from another module. DDP is
 transparent: the module inside is the root. A block that is computed again in the backward pass is not one.
 
-In a program that reads no gradient so far, every outermost call of a module is one for the techniques that serve such
-programs (`serves`).
+While a program has read no gradient, the outermost call of any module is also a root, for techniques that have `serves`: those
+for programs that only compute outputs.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ class Split:
     """The batch, in parts inside the model."""
 
     name = "split"
-    serves = True  # parts of a batch without a graph, which nobody computes again
+    serves = True  # without gradients, too, where no part is computed again
 
     def __init__(self, value: int) -> None:
         self.number, self.count, self.small = value, 0, None

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_map
 
-from . import context, observers
+from . import observers
+from .dtypes import converted, need_bf16
 from .inference import Inference
 
 WIDE = (torch.float32, torch.float64)
@@ -54,9 +55,8 @@ class Half(Inference):
     def around(self, root: Any, following: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.dtype not in root_dtypes(root):
             return following(*args, **kwargs)
-        device = next(it.device for it in root.parameters())
-        if self.dtype == torch.bfloat16 and device.type == "cuda" and torch.cuda.get_device_capability(device) < (8, 0):
-            context.refuse(self.name, "this GPU has no bf16 instructions")
+        if self.dtype == torch.bfloat16:
+            need_bf16(self.name, next(it.device for it in root.parameters()))
         self.calls += 1
         args, kwargs = tree_map(lambda it: converted(it, WIDE, self.dtype), (args, kwargs))
         return tree_map(lambda it: converted(it, (self.dtype,), torch.float32), following(*args, **kwargs))
@@ -86,8 +86,3 @@ def is_gpu(*args: Any, **kwargs: Any) -> bool:
     given = [*args, *kwargs.values()]
     devices = [it.device if isinstance(it, torch.Tensor) else it for it in given]
     return any(str(it).startswith("cuda") or type(it) is int for it in devices)
-
-
-def converted(value: Any, of: Any, to: Any) -> Any:
-    """A tensor of one of these types, converted; other values as they are."""
-    return value.to(to) if isinstance(value, torch.Tensor) and value.dtype in of else value
