@@ -2,9 +2,12 @@
 //!
 //! The figures of the five layers are sums of tensors, each rounded up to blocks of 512 bytes as in PyTorch.
 
+use std::process::Command;
+
+use plimsoll::memory::outside_bytes;
 use plimsoll::nn::{Linear, Module, ReLU, Scope, Sequential};
 use plimsoll::optim::{Adam, AdamOptions, Optimizer, Sgd, SgdOptions};
-use plimsoll::{Category, Device, Tensor};
+use plimsoll::{Category, CpuConfig, Device, Tensor};
 
 use crate::world::{batch, cnn, devices};
 
@@ -187,4 +190,29 @@ fn a_step_that_runs_out_can_be_taken_again_with_more_room() {
         model.forward(&images).unwrap().cross_entropy(&labels).unwrap().backward().unwrap();
         assert!(model.parameters().iter().all(|parameter| parameter.grad().is_some()));
     }
+}
+
+/// The resident bytes of a process are those of all its tests, so this one has a process of its own: the first call starts it.
+#[test]
+fn what_a_device_obtained_is_not_outside() {
+    const ALONE: &str = "PLIMSOLL_TEST_ALONE";
+    if std::env::var_os(ALONE).is_none() {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "memory::what_a_device_obtained_is_not_outside", "--nocapture"]);
+        let output = command.env(ALONE, "1").output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && said.contains("1 passed"), "{said}");
+        return;
+    }
+    let device = Device::cpu_with(CpuConfig::default());
+    let Some(before) = outside_bytes(&device) else {
+        eprintln!("this system has no /proc/self/status");
+        return;
+    };
+    let x = Tensor::ones(&[32 << 20], &device).unwrap();
+    let resident = device.resident_bytes().unwrap();
+    assert!(resident >= 128 << 20, "{resident} bytes of a tensor of 128 MiB are resident");
+    let after = outside_bytes(&device).unwrap();
+    assert!(after < before + (64 << 20), "outside grew from {before} to {after} by a tensor");
+    drop(x);
 }
