@@ -12,6 +12,9 @@ use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
 use crate::output;
 use crate::protocol::MARKS;
 
+/// PyTorch's library. Processes without it write no report, so nobody waits for theirs.
+pub(crate) const PYTORCH: &str = "libtorch";
+
 /// How long to wait for a killed process.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -100,6 +103,15 @@ pub(crate) fn end_below(top: Pid) {
         }
         sleep(Duration::from_millis(1));
     }
+}
+
+/// Whether a descendant of a process has opened a library whose path contains `name`; also if one cannot be looked at.
+pub(crate) fn have_opened(top: Pid, name: &str) -> bool {
+    let maps = |process: Pid| fs::read_to_string(format!("/proc/{}/maps", process.as_raw_nonzero()));
+    below(top).into_iter().any(|process| match maps(process) {
+        Ok(text) => text.contains(name),
+        Err(why) => why.kind() == io::ErrorKind::PermissionDenied,
+    })
 }
 
 /// The running descendants of a process.

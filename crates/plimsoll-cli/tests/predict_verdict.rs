@@ -193,6 +193,8 @@ if how == 'loader':
             train(x)
     sys.exit()
 for step in range(100000):
+    if how == 'begins' and step % every == 0:
+        evaluate()
     out = train(torch.ones(1024, 1024))
     if deep or step < 0:
         evaluate()
@@ -222,8 +224,12 @@ fn code_of_the_loop_that_starts_later_runs_or_is_named() {
     // What is not is named. Conditions of the configuration are not, nor is what only prints.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["evaluates", "90000"]), 0);
     assert!(summary(&report).contains("in the first 3 steps"), "{report}");
-    let named = "not seen: train.py:31 (`if how == 'evaluates' and step % every == every - 1`), which did not run in the first 3 \
+    let named = "not seen: train.py:33 (`if how == 'evaluates' and step % every == every - 1`), which did not run in the first 3 \
                  steps: --steps 90001 or --whole";
+    assert_eq!(report["not_seen"], serde_json::json!([named]));
+    let report = answer(&predict(&torch, "4GiB", &["--json"], &["begins", "90000"]), 0);
+    let named = "not seen: train.py:24 (`if how == 'begins' and step % every == 0`), which ran only in the first step, when the \
+                 optimizer had no state: --steps 90001 or --whole";
     assert_eq!(report["not_seen"], serde_json::json!([named]));
     // The loader's largest batch, which is its last, gets a step.
     let report = answer(&predict(&torch, "4GiB", &["--json"], &["loader", "20"]), 0);

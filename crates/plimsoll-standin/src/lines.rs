@@ -145,13 +145,13 @@ extern "C" fn plimsoll_standin_step(step: u32) -> c_int {
     c_int::from(std::mem::take(&mut lines.has_run))
 }
 
-/// The number of steps in which a line ran.
+/// The number of steps in which a line ran, and in the low 32 bits the last of them.
 #[unsafe(no_mangle)]
-extern "C" fn plimsoll_standin_ran(code: u64, line: u32) -> u32 {
+extern "C" fn plimsoll_standin_ran(code: u64, line: u32) -> u64 {
     let lines = locked(&LINES);
     let codes = lines.as_ref().map(|lines| &lines.codes);
     let code = usize::try_from(code).ok().and_then(|code| codes?.get(&code)?.as_ref());
-    code.and_then(|lines| lines.get(&line)).map_or(0, |ran| ran.steps)
+    code.and_then(|lines| lines.get(&line)).map_or(0, |ran| u64::from(ran.steps) << 32 | u64::from(ran.last))
 }
 
 /// Copies the lines that ran so far to `rows`, as many as fit. Returns the number of lines.

@@ -101,8 +101,8 @@ class GrowingSteps(TypedDict):
 
 
 class Late(TypedDict):
-    """Statements of the training loop that did not run and may matter: their test in the source, and the number of steps after which
-    they have run.
+    """Statements of the training loop that did not run and may matter: their test in the source, the number of steps after which
+    they have run, and whether they ran in the first step, when the optimizer had no state.
     """
 
     file: str
@@ -110,6 +110,7 @@ class Late(TypedDict):
     end: int
     text: str
     steps: int | None
+    first: bool
 
 
 class Holder(TypedDict):

@@ -1,6 +1,7 @@
 # Code of the training loop that starts later: when a test will be true, what may matter, growth that is rare, larger batches.
 
 import ast
+import functools
 import sys
 import types
 
@@ -9,6 +10,7 @@ import pytest
 from plimsoll._predict import growth
 from plimsoll._predict.batches import Batches
 from plimsoll._predict.conditions import Condition
+from plimsoll._predict.heavy import Heavy, Names
 from plimsoll._predict.late import Late
 
 MIB = 1 << 20
@@ -83,8 +85,51 @@ class Tensor:
         return self.elements
 
 
+class Module:
+    pass
+
+
 class PyTorch:
     Tensor = Tensor
+    nn = types.SimpleNamespace(Module=Module)
+    optim = types.SimpleNamespace(Optimizer=Module)
+    utils = types.SimpleNamespace(data=types.SimpleNamespace(DataLoader=Module))
+
+
+net = Module()
+
+
+def evaluated():
+    return net(1)
+
+
+def decorated(function):
+    # As torch.no_grad() does.
+    code = compile("def wrapper(): return function()", "/lib/site-packages/torch/utils.py", "exec")
+    names = {"function": function}
+    exec(code, names)
+    return functools.update_wrapper(names["wrapper"], function)
+
+
+@pytest.mark.parametrize(
+    "text, matters",
+    [
+        ("length *= 2", True),
+        ("length += 64", True),
+        ("length = 512", True),
+        ("length = 64", False),
+        ("length += 1", False),
+        ("self.length = self.length * 2", True),
+        ("length -= 1", False),
+        ("print(length)", False),
+        ("evaluated()", True),
+        ("decorated()", True),
+    ],
+)
+def test_what_statements_may_matter_for_memory(text, matters):
+    variables = dict(length=128, self=types.SimpleNamespace(length=128), evaluated=evaluated)
+    names = Names(variables | {"decorated": decorated(evaluated)}, {}, decorated.__code__)
+    assert Heavy(PyTorch).are(ast.parse(text).body, names) == matters
 
 
 def test_the_largest_of_the_batches_that_follow_is_found():

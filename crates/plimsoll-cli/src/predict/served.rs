@@ -7,10 +7,13 @@ use std::path::PathBuf;
 use std::thread::{Scope, ScopedJoinHandle, sleep};
 use std::time::{Duration, Instant};
 
+use rustix::process::getpid;
+
 use super::launch::ended::Ended;
 use super::launch::session::Session;
 use super::run::Run;
 use crate::exit::Failure;
+use crate::processes::{self, PYTORCH};
 use crate::protocol::{Done, END, LATE, Request, UNABLE};
 use crate::scratch::unreadable;
 use crate::techniques::Set;
@@ -178,15 +181,16 @@ impl<'scope> Server<'scope> {
         (self.folder.join(format!("reports-{number}")), self.folder.join(format!("shared-{number}")))
     }
 
-    /// Waits for the answer to a request, at most this long. After `left`, this and all other requests are
-    /// given up.
+    /// Waits for the answer to a request: this long, and `grace` longer if a process uses PyTorch, so that an answer may still
+    /// follow. After `left`, this and all other requests are given up.
     ///
     /// # Errors
     /// The system's.
     pub(super) fn answer(
         &mut self,
         number: usize,
-        most: Duration,
+        limit: Duration,
+        grace: Duration,
         left: Duration,
     ) -> Result<Answer, Failure> {
         let done = self.folder.join(format!("{number}.done"));
@@ -205,7 +209,8 @@ impl<'scope> Server<'scope> {
                 self.give_up()?;
                 return Ok(Answer::Abandoned);
             }
-            if begun.elapsed() > most {
+            let late = begun.elapsed().saturating_sub(limit);
+            if late > grace || (late > Duration::ZERO && !processes::have_opened(getpid(), PYTORCH)) {
                 self.session.interrupt();
                 self.join()?;
                 return Ok(Answer::Late);

@@ -376,8 +376,9 @@ impl Trials<'_> {
                 None => self.server.ask(set, how, &wanted)?,
             };
             // Those that were asked for before it come first.
-            let most = wanted.limit * self.server.waiting() + if is_first { SERVING } else { GRACE };
-            match self.server.answer(number, most, self.left(how))? {
+            let limit = wanted.limit * self.server.waiting();
+            let grace = if is_first { SERVING } else { GRACE };
+            match self.server.answer(number, limit, grace, self.left(how))? {
                 Answer::Ended { ended, reports, shared, beside } => {
                     let target = if how == How::Itself { self.target } else { self.ample };
                     let job = Job::read(ended, &reports, &shared).map_err(|why| unreadable(&why))?;

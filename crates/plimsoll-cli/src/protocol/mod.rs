@@ -301,6 +301,8 @@ pub(crate) struct Late {
     pub(crate) text: String,
     /// After how many steps they have run; `None` if unknown.
     pub(crate) steps: Option<u64>,
+    /// Whether they ran in the first step, when the optimizer had no state.
+    pub(crate) first: bool,
 }
 
 /// What keeps memory that grew, or that was there when memory ran out (`_holding/growing.py`).

@@ -48,9 +48,10 @@ class Heavy:
         """The same for one node."""
         if isinstance(node, ast.Call):
             return self.calls(node, names, depth)
-        if isinstance(node, (ast.Assign, ast.AugAssign)):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            return any(self.keeps(it, node.value, names) for it in targets)
+        if isinstance(node, ast.Assign):
+            return any(self.keeps(it, node.value, names) for it in node.targets)
+        if isinstance(node, ast.AugAssign):
+            return self.keeps(node.target, ast.BinOp(node.target, node.op, node.value), names)
         return False
 
     def calls(self, node: ast.Call, names: Any, depth: int) -> bool:
@@ -63,7 +64,7 @@ class Heavy:
         target = looked_up(node.func, names)
         if isinstance(target, torch.nn.Module) or (isinstance(target, type) and self.is_maker(target)):
             return True
-        function = getattr(target, "__func__", target)
+        function = undecorated(getattr(target, "__func__", target))
         if isinstance(function, types.FunctionType) and not is_library(function.__code__.co_filename):
             return depth < DEPTH and self.is_function(function, getattr(target, "__self__", None), depth)
         if target is not None:
@@ -120,10 +121,31 @@ class Heavy:
         """Whether an assignment keeps a tensor, lets a parameter have a gradient, or changes a size."""
         if isinstance(target, ast.Attribute) and target.attr == "requires_grad":
             return not (isinstance(value, ast.Constant) and not value.value)
-        if isinstance(target, (ast.Subscript, ast.Attribute)):
+        before = None if isinstance(target, ast.Subscript) else looked_up(target, names)
+        if type(before) is int:
+            return before > 1 and grows(value, before)
+        if isinstance(target, (ast.Subscript, ast.Attribute)) or isinstance(before, list):
             return self.has_tensor(value, names)
-        before = looked_up(target, names) if isinstance(target, ast.Name) else None
-        if isinstance(before, list):
-            return self.has_tensor(value, names)
-        is_large = isinstance(value, ast.Constant) and type(value.value) is int and value.value > (before or 0)
-        return type(before) is int and before > 1 and (is_large or isinstance(value, ast.BinOp))
+        return False
+
+
+def undecorated(function: Any) -> Any:
+    """The program's function below decorators such as `torch.no_grad()`."""
+    while isinstance(function, types.FunctionType) and is_library(function.__code__.co_filename):
+        inner = function.__dict__.get("__wrapped__")
+        if not isinstance(inner, types.FunctionType):
+            return function
+        function = inner
+    return function
+
+
+def grows(value: Any, before: int) -> bool:
+    """Whether a size gets another value. What is counted one by one is none."""
+    if isinstance(value, ast.Constant):
+        return type(value.value) is int and value.value > before
+    is_counter = (
+        isinstance(value, ast.BinOp)
+        and isinstance(value.op, (ast.Add, ast.Sub))
+        and any(isinstance(it, ast.Constant) and it.value == 1 for it in (value.left, value.right))
+    )
+    return isinstance(value, ast.BinOp) and not is_counter

@@ -1,5 +1,5 @@
 """Code of the training loop that did not run in the first steps: the arms (branches) of an `if` whose test changes as the loop runs, in
-the loop's body and in functions that it calls.
+the loop's body and in functions that it calls. What ran only before the first step of the optimizer has not run with its state.
 
 lines.py records which lines ran; conditions.py often knows when a test will be true. If steps are cheap, the run goes on until these
 arms have run a few times; those that still did not run are listed (`rows`).
@@ -48,8 +48,11 @@ class Arm:
         self.is_before_step = False
 
     def ran(self, lines: Lines) -> int:
-        """In how many steps it ran, as far as that is known."""
-        return self.held if self.is_inline else lines.steps(self.code, self.line)
+        """In how many steps it ran, as far as that is known; 0 if it ran in the first one only."""
+        if self.is_inline:
+            return self.held
+        ran = lines.ran(self.code, self.line)
+        return ran.steps if ran.last else 0
 
     def is_due(self, step: int) -> bool:
         """Whether it runs right after this step, before the next one."""
@@ -209,13 +212,14 @@ class Late:
         """The arms that did not run and may matter."""
         found: dict[tuple[str, int], protocol.Late] = {}
         for arm in self.arms or () if self.lines.is_known() else ():
-            if not arm.is_heavy or arm.ran(self.lines) or not self.lines.steps(arm.code, arm.condition.test.lineno):
+            if not arm.is_heavy or arm.ran(self.lines) or not self.lines.ran(arm.code, arm.condition.test.lineno).steps:
                 continue
             is_known, at = arm.condition.next(arm.wanted, total)
             if (is_known and at is None) or (arm.is_inline and not is_known):
                 continue
             steps = None if at is None else at + (not arm.is_before_step)
-            row = protocol.Late(file=arm.file, line=arm.line, end=arm.end, text=arm.text(), steps=steps)
+            first = not arm.is_inline and self.lines.ran(arm.code, arm.line).steps > 0
+            row = protocol.Late(file=arm.file, line=arm.line, end=arm.end, text=arm.text(), steps=steps, first=first)
             found.setdefault((arm.file, arm.line), row)
         return sorted(found.values(), key=lambda it: (it["steps"] is None, it["steps"], it["line"]))[:MOST]
 

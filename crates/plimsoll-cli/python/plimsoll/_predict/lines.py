@@ -31,6 +31,8 @@ class Lines:
 
     def __init__(self) -> None:
         self.library = ctypes.PyDLL(None)
+        if hasattr(self.library, "plimsoll_standin_ran"):
+            self.library.plimsoll_standin_ran.restype = ctypes.c_uint64
         self.is_on = self.is_over = False
         os.register_at_fork(after_in_child=self.stop)  # a loader's worker has no steps
 
@@ -56,9 +58,10 @@ class Lines:
         if not self.library.plimsoll_standin_step(ctypes.c_uint32(step)):
             self.stop()  # a debugger was there meanwhile
 
-    def steps(self, code: CodeType, line: int) -> int:
-        """In how many steps a line ran."""
-        return int(self.library.plimsoll_standin_ran(ctypes.c_uint64(id(code)), ctypes.c_uint32(line)))
+    def ran(self, code: CodeType, line: int) -> Ran:
+        """In how many steps a line ran, and the last of them."""
+        both = int(self.library.plimsoll_standin_ran(ctypes.c_uint64(id(code)), ctypes.c_uint32(line)))
+        return Ran(both >> 32, both & 0xFFFF_FFFF)
 
     def all(self) -> dict[CodeType, dict[int, Ran]]:
         """All lines that ran."""

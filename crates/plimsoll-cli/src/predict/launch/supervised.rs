@@ -23,7 +23,7 @@ use crate::guard::SUPERVISOR;
 use crate::output;
 use crate::predict::args::PredictArgs;
 use crate::predict::view::{ENDING, Ending, Isolation, Spec};
-use crate::processes;
+use crate::processes::{self, PYTORCH};
 use crate::scratch::unreadable;
 
 /// How long a program may take to exit after it was asked to.
@@ -135,8 +135,8 @@ fn run(
 }
 
 /// Waits for the program's end, and returns why it was stopped, if it was. On --timeout or an interrupt its processes are
-/// asked to exit, and do so once they have written their reports; those that do not are killed after a while, or at the
-/// second interrupt. If its GPU processes have ended and the program only waits, it counts as ended.
+/// asked to exit, and do so once they have written their reports; those that do not are killed after a while, at the
+/// second interrupt, or at once if none of them uses PyTorch. If its GPU processes have ended and the program only waits, it counts as ended.
 fn wait(
     child: &mut Child,
     timeout: Option<Duration>,
@@ -160,7 +160,7 @@ fn wait(
                 File::create(stop)?;
                 output::progress("stopping the program; press Ctrl-C again to kill it");
             }
-            Some((why, at)) if is_wished || at.elapsed() > GRACE => {
+            Some((why, at)) if is_wished || at.elapsed() > GRACE || !reports_follow(child) => {
                 return Ok((end(child)?, Some(why)));
             }
             // The parent of a training process waits for an answer that does not come.
@@ -172,9 +172,18 @@ fn wait(
     }
 }
 
+/// Whether a process of the program may still write a report.
+fn reports_follow(child: &Child) -> bool {
+    pid(child).is_some_and(|supervisor| processes::have_opened(supervisor, PYTORCH))
+}
+
+fn pid(child: &Child) -> Option<Pid> {
+    i32::try_from(child.id()).ok().and_then(Pid::from_raw)
+}
+
 /// Kills what the supervisor started; it then ends itself.
 fn end(child: &mut Child) -> io::Result<ExitStatus> {
-    if let Some(supervisor) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+    if let Some(supervisor) = pid(child) {
         processes::end_below(supervisor);
     }
     let until = Instant::now() + GRACE;

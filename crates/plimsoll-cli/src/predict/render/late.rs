@@ -42,9 +42,14 @@ fn batches(Batches { made, total }: Batches) -> String {
 }
 
 fn sentence(late: &Late, steps: u64) -> String {
-    let Late { file, line, end, text, steps: after } = late;
+    let Late { file, line, end, text, steps: after, first } = late;
     let end = if end > line { format!("-{end}") } else { String::new() };
     let next = after.map_or_else(String::new, |after| format!("--steps {after} or "));
     let at = place(file, *line);
-    format!("not seen: {at}{end} (`{text}`), which did not run in {}: {next}--whole", reads::counted(steps))
+    let ran = if *first {
+        "ran only in the first step, when the optimizer had no state".to_owned()
+    } else {
+        format!("did not run in {}", reads::counted(steps))
+    };
+    format!("not seen: {at}{end} (`{text}`), which {ran}: {next}--whole")
 }
