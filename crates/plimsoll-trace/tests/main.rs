@@ -24,4 +24,5 @@ mod side_by_side;
 mod snapshots;
 mod states;
 mod timeline;
+mod unused;
 mod whatif;

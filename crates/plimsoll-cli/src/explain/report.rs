@@ -26,7 +26,7 @@ pub(crate) fn report(explained: &Explained, device: &DeviceExplanation, shown: S
     let size = |bytes: u64| shown.size(bytes);
     let verdict = verdict::sentence(device, size);
     let (snapshot, origins) = (&explained.snapshot, &explained.origins);
-    let mut sections = facts(device, &verdict);
+    let mut sections = facts(explained, device, &verdict);
     let failed = failure::request(snapshot, origins, device, size);
     sections.push(Section::lines("failure", Rank::Head, failed).valued(values::failure(explained, device)));
     let pressed = pressure::lines(snapshot, origins, device, size);
@@ -79,7 +79,7 @@ pub(super) fn as_json(explained: &Explained, shown: Shown) -> String {
 }
 
 /// Values for programs; the text has these facts in its sentences.
-fn facts(device: &DeviceExplanation, verdict: &str) -> Vec<Section> {
+fn facts(explained: &Explained, device: &DeviceExplanation, verdict: &str) -> Vec<Section> {
     let timeline = &device.timeline;
     vec![
         Section::data("device", timeline.device),
@@ -91,6 +91,7 @@ fn facts(device: &DeviceExplanation, verdict: &str) -> Vec<Section> {
         Section::data("conflicts", timeline.quality.conflicts()),
         Section::data("ring_overflowed", timeline.quality.is_cut),
         Section::data("replay", values::replay(device)),
+        Section::data("unused_graph", values::unused_graph(explained, device)),
     ]
 }
 

@@ -81,6 +81,12 @@ pub(super) fn failure(explained: &Explained, device: &DeviceExplanation) -> Opti
 }
 
 /// Requests that were tried again after cached memory was released.
+pub(super) fn unused_graph(explained: &Explained, device: &DeviceExplanation) -> Option<Value> {
+    let graph = device.unused_graph?;
+    let line = graph.line.map(|frame| explained.line(frame));
+    Some(json!({ "bytes": graph.bytes, "blocks": graph.blocks, "line": line, "confidence": "likely" }))
+}
+
 pub(super) fn retries(explained: &Explained, device: &DeviceExplanation) -> Value {
     let retry = |retry: &Retry| {
         json!({

@@ -28,6 +28,9 @@ pub(super) fn render(explained: &Explained, args: &LeaksArgs) -> String {
         if let Some(pattern) = device.leaks.pattern.filter(|_| leaks) {
             let _ = writeln!(out, "{}", pattern.advice_for(is_own));
         }
+        if let Some(sentence) = words::unused_graph(&explained.snapshot, device, size) {
+            let _ = writeln!(out, "{sentence}");
+        }
         if device.steps.source == Source::Nothing {
             let next = match (words::has_events(device), is_own) {
                 (false, _) => "record with events: `plimsoll record` prints the code",

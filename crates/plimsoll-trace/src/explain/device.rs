@@ -14,6 +14,7 @@ use super::peaks::{Peaks, Phase};
 use super::purposes::Purposes;
 use super::shapes::{FailedRequest, Guess};
 use super::steps::Steps;
+use super::unused::UnusedGraph;
 use crate::failure::{Cause, Failure};
 use crate::pressure::Pressure;
 use crate::replay::Replay;
@@ -59,6 +60,8 @@ pub struct DeviceExplanation {
     pub peaks: Peaks,
     /// Growth from step to step.
     pub leaks: Leaks,
+    /// What forward passes keep at that moment for a backward pass that never comes.
+    pub unused_graph: Option<UnusedGraph>,
     /// The simulation of other settings. It runs only if they may matter: memory ran out although the blocks might
     /// fit, or requests were retried.
     pub what_if: Option<WhatIf>,
@@ -120,6 +123,7 @@ impl DeviceExplanation {
             steps.boundaries.iter().filter_map(|end| EventIndex::new(end.index() + 1)).collect();
         let fragmentation = Fragmentation::of(analysis, &begins, moment);
         let leaks = Leaks::of(snapshot, &timeline, origins, &purposes, &steps);
+        let inferring = options.infer.then(|| UnusedGraph::of(snapshot, &timeline, &passes, moment));
         let request = failure.filter(|_| options.infer).map(|failure| FailedRequest {
             analysis,
             failure,
@@ -155,6 +159,7 @@ impl DeviceExplanation {
             steps,
             peaks,
             leaks,
+            unused_graph: inferring.flatten(),
             what_if,
         }
     }

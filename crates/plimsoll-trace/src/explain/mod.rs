@@ -29,6 +29,7 @@ mod shapes;
 mod sizes;
 mod state;
 mod steps;
+mod unused;
 
 pub use crate::failure::{Cause, Failure, Limit};
 pub use crate::still_needed::{Rest, StillNeeded};
@@ -53,3 +54,4 @@ pub use remaining::Remaining;
 pub use shapes::{Evidence, Guess};
 pub use state::{AllocatorState, AllocatorStates, BytesByUse, Piece, SegmentState, Use};
 pub use steps::{Source, Steps};
+pub use unused::UnusedGraph;

@@ -176,6 +176,11 @@ impl Passes {
         self.recomputed.get(self.recomputed.partition_point(|&end| end < event)).copied()
     }
 
+    /// The first failed request.
+    pub(super) fn first_failure(&self) -> Option<EventIndex> {
+        self.failures.first().copied()
+    }
+
     /// The first failed request after an event.
     pub fn failure_behind(&self, event: EventIndex) -> Option<EventIndex> {
         self.failures.get(self.failures.partition_point(|&failure| failure <= event)).copied()

@@ -18,7 +18,8 @@ pub fn advice(
     size: impl Fn(u64) -> String,
 ) -> Vec<String> {
     let mut advice = leak(&report, device, &size);
-    let leaks = !advice.is_empty();
+    advice.extend(words::unused_graph(report.snapshot, device, &size));
+    let is_explained = !advice.is_empty();
     let cause = device.failure.map(|failure| failure.cause());
     match (cause, device.held_by_others()) {
         (_, Some(others)) => advice.push(format!(
@@ -30,7 +31,7 @@ pub fn advice(
         }
         _ => advice.extend(what_if.map(|what_if| words::best_setting(what_if, &size))),
     }
-    if !leaks {
+    if !is_explained {
         advice.extend(largest(device, report.snapshot.is_own()));
     }
     advice

@@ -281,6 +281,21 @@ pub fn leaking_place(snapshot: &Snapshot, line: &leaks::Line) -> String {
     }
 }
 
+/// What forward passes keep for a backward pass that never comes, and what to do; `None` if nothing.
+pub fn unused_graph(
+    snapshot: &Snapshot,
+    device: &DeviceExplanation,
+    size: impl Fn(u64) -> String,
+) -> Option<String> {
+    let graph = device.unused_graph?;
+    let around = graph.line.map_or_else(|| "the call of the model".to_owned(), |frame| line(snapshot, frame));
+    Some(format!(
+        "of {}, {} are kept by forward passes for a backward pass that never comes: torch.no_grad() around {around} (likely)",
+        size(device.owners.bytes),
+        size(graph.bytes)
+    ))
+}
+
 /// A place that requests memory.
 pub fn place(snapshot: &Snapshot, place: Place) -> String {
     match place {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use plimsoll_alloc::{Addr, StreamId};
-use plimsoll_trace::explain::{Leaks, Origins, Passes, Purposes, Steps};
+use plimsoll_trace::explain::{DeviceExplanation, Leaks, Options, Origins, Passes, Purposes, Steps};
 use plimsoll_trace::snapshot::{
     Action, Annotation, Block, BlockState, Event, Frame, FrameId, Segment, SegmentType, Setting, Snapshot,
     StackId, Stage,
@@ -169,6 +169,15 @@ impl Program {
     /// What is found in it.
     pub(crate) fn explain(self) -> (Steps, Leaks) {
         explain(&self.finish())
+    }
+
+    /// Bytes, blocks and the caller's file of the graph that nobody uses.
+    pub(crate) fn unused_graph(self) -> Option<(u64, usize, String)> {
+        let snapshot = self.finish();
+        let origins = Origins::of(&snapshot);
+        let graph = DeviceExplanation::of(&snapshot, 0, &origins, Options::default()).unused_graph?;
+        let file = |frame| snapshot.texts.get(snapshot.stacks.get_frame(frame).filename).to_owned();
+        Some((graph.bytes, graph.blocks, graph.line.map(file).unwrap_or_default()))
     }
 
     /// Each block that is held at the end gets a segment of its own.

@@ -33,7 +33,7 @@ pub(in crate::predict) fn sentences(outcome: &Outcome, size: impl Fn(u64) -> Str
 
 /// The same as JSON.
 pub(super) fn json(outcome: &Outcome) -> Vec<Value> {
-    let graphs = outcome.judged.iter().flat_map(|judged| &judged.report.graphs);
+    let graphs = outcome.measured().into_iter().flat_map(|judged| &judged.report.graphs);
     graphs
         .map(|it| json!({ "file": it.file, "line": it.line, "bytes": it.bytes, "calls": it.calls }))
         .collect()

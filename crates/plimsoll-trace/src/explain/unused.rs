@@ -1,0 +1,94 @@
+//! Memory that forward passes keep for a backward pass, in a recording without one: [`UnusedGraph`].
+
+use std::collections::BTreeMap;
+
+use super::modules::{in_modules, is_call};
+use super::origin::{is_library, is_python};
+use super::passes::{PassKind, Passes};
+use crate::snapshot::{EventIndex, FrameId, Snapshot, StackId};
+use crate::timeline::{Life, Timeline};
+
+/// The least blocks that say something: a layer that works holds a few, too.
+const LEAST_BLOCKS: usize = 6;
+
+/// The least part of what the modules have made since the first of these blocks, as one in so many.
+const KEPT_PART: u64 = 3;
+
+/// The least part of live memory, as one in so many.
+const LEAST_PART: u64 = 5;
+
+/// What forward passes keep although no backward pass follows: with `torch.no_grad()`, most of it would be freed at once.
+///
+/// This is likely, not certain. It is said if the recording has no backward pass and no optimizer step, and if at its peak much of what
+/// the modules have allocated in the current forward pass is still live, and is freed later, before any request fails. Without a graph,
+/// a layer's results are freed when the next layer has read them; a cache of keys and values is a small part.
+///
+/// ```
+/// use plimsoll_trace::explain::UnusedGraph;
+///
+/// let graph = UnusedGraph { bytes: 3 << 30, blocks: 72, line: None };
+/// assert_eq!(graph.bytes / graph.blocks as u64, 44_739_242);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UnusedGraph {
+    /// Bytes of the blocks that it keeps.
+    pub bytes: u64,
+    /// The number of these blocks.
+    pub blocks: usize,
+    /// The line of the program that calls the model; `None` if no stack has one.
+    pub line: Option<FrameId>,
+}
+
+impl UnusedGraph {
+    /// The graph at a moment; `None` if there is none.
+    pub(super) fn of(
+        snapshot: &Snapshot,
+        timeline: &Timeline,
+        passes: &Passes,
+        moment: Option<EventIndex>,
+    ) -> Option<Self> {
+        if snapshot.is_own() || passes.iter().any(|pass| pass.kind != PassKind::Forward) {
+            return None;
+        }
+        let inside = in_modules(snapshot);
+        let made: Vec<&Life> = timeline
+            .lives
+            .iter()
+            .filter(|life| life.born.is_some_and(|born| moment.is_some_and(|moment| born <= moment)))
+            .filter(|life| life.stack.is_some_and(|stack| inside[stack.index()]))
+            .collect();
+        let failure = passes.first_failure();
+        let is_dropped = |life: &Life| life.freed.is_some_and(|freed| failure.is_none_or(|at| freed < at));
+        let kept: Vec<&Life> =
+            made.iter().copied().filter(|life| life.is_held_after(moment) && is_dropped(life)).collect();
+        let bytes = kept.iter().map(|life| life.bytes).sum::<u64>();
+        let live = timeline.held_after(moment).map(|life| life.bytes).sum::<u64>();
+        let began = kept.iter().filter_map(|life| life.born).min();
+        let since = made.iter().filter(|life| life.born >= began).map(|life| life.bytes).sum::<u64>();
+        let says = kept.len() >= LEAST_BLOCKS && bytes >= live / LEAST_PART && bytes >= since / KEPT_PART;
+        says.then(|| Self { bytes, blocks: kept.len(), line: caller(snapshot, &kept) })
+    }
+}
+
+/// The line outside of all modules that calls most of the blocks' modules.
+fn caller(snapshot: &Snapshot, lives: &[&Life]) -> Option<FrameId> {
+    let mut bytes: BTreeMap<FrameId, u64> = BTreeMap::new();
+    for life in lives {
+        if let Some(frame) = life.stack.and_then(|stack| outside(snapshot, stack)) {
+            *bytes.entry(frame).or_default() += life.bytes;
+        }
+    }
+    bytes.into_iter().max_by_key(|&(_, bytes)| bytes).map(|(frame, _)| frame)
+}
+
+/// The program's frame that calls the outermost module of a stack.
+fn outside(snapshot: &Snapshot, stack: StackId) -> Option<FrameId> {
+    let stacks = &snapshot.stacks;
+    let is_own = |&frame: &FrameId| {
+        let file = snapshot.texts.get(stacks.get_frame(frame).filename);
+        is_python(file) && !is_library(file)
+    };
+    // From the outermost frame to the innermost.
+    let frames = stacks.frame_ids(stack).rev();
+    frames.take_while(|&frame| !is_call(snapshot, stacks.get_frame(frame))).filter(is_own).last()
+}
