@@ -98,6 +98,16 @@ class GrowingSteps(TypedDict):
     times: int  # how often it was seen to grow
     steps: int
     total: int | None
+    resets: bool  # whether it is dropped after `total` steps, in each round of an outer loop
+    quickens: int  # by how many bytes each growth is larger than the one before
+
+
+class Climb(TypedDict):
+    """A device whose peak rose in each of the latest steps: by `bytes` in the last one."""
+
+    device: int
+    bytes: int
+    steps: int
 
 
 class Late(TypedDict):
@@ -228,6 +238,7 @@ class Report(TypedDict):
     late: list[Late]
     after_error: Thrown | None
     growth: list[GrowingSteps]
+    climbs: list[Climb]
     batches: Batches | None
     holders: list[Holder]
     loops: list[CutLoop]

@@ -2,12 +2,13 @@
 
 import ast
 import functools
+import random
 import sys
 import types
 
 import pytest
 
-from plimsoll._predict import growth
+from plimsoll._predict import growth, rounds
 from plimsoll._predict.batches import Batches
 from plimsoll._predict.conditions import Condition
 from plimsoll._predict.heavy import Heavy, Names
@@ -24,7 +25,7 @@ def seen(test, *rounds, counted=("step",)):
     return condition
 
 
-def rounds(**courses):
+def courses_of(**courses):
     return [{name: of(nth) for name, of in courses.items()} for nth in range(3)]
 
 
@@ -44,12 +45,12 @@ def rounds(**courses):
     ],
 )
 def test_the_step_at_which_a_test_will_be_true_is_known(test, wanted, total, known):
-    values = rounds(n=lambda nth: nth, kept=lambda nth: [0] * nth, how=lambda nth: "trains")
+    values = courses_of(n=lambda nth: nth, kept=lambda nth: [0] * nth, how=lambda nth: "trains")
     assert seen(test, *values).next(wanted, total) == known
 
 
 def test_a_test_of_the_configuration_cannot_change():
-    constant = rounds(deep=lambda nth: False, epochs=lambda nth: 3, targets=lambda nth: None, epoch=lambda nth: 0)
+    constant = courses_of(deep=lambda nth: False, epochs=lambda nth: 3, targets=lambda nth: None, epoch=lambda nth: 0)
     for test in ("deep", "epochs > 10", "targets is None"):
         assert not seen(test, *constant).can_change(), test
     assert seen("epoch > 0", *constant, counted=("epoch",)).can_change()
@@ -75,6 +76,51 @@ def test_growth_in_one_of_several_steps_has_a_period():
     assert growth.spread([MIB * (nth // 10 % 4) for nth in range(41)]) is None
     # Growth that began late is measured from there.
     assert growth.since([MIB] * 100 + [MIB * nth for nth in range(2, 12)]) >= 98
+
+
+def test_growth_is_seen_where_sizes_vary_and_where_it_quickens():
+    sizes = [random.Random(7).randrange(1, 16) * MIB for _ in range(200)]
+    kept = [sum(sizes[: nth + 1]) + sizes[nth] for nth in range(200)]
+    assert all(growth.is_rising(kept[:nth]) for nth in range(20, 200))
+    assert not any(growth.is_rising([64 * MIB + it for it in sizes[:nth]]) for nth in range(20, 200))
+    # The n-th rise is 2 MiB and n times 16 KiB.
+    levels = [nth * 2 * MIB + nth * nth * (8 << 10) for nth in range(200)]
+    assert abs(growth.quickening(levels) - (16 << 10)) < 100
+    assert growth.quickening([nth * 2 * MIB for nth in range(200)]) == growth.quickening(kept) == 0
+
+
+ROUNDS = """
+for epoch in range(3):
+    meter.reset()
+    seen, total = [], 0
+    for step in range(5):
+        work()
+        total = total + 1
+        log.append(1)
+    best = best + 1
+    del last
+"""
+
+
+def holder(text):
+    return types.SimpleNamespace(text=text)
+
+
+def test_what_an_outer_loop_sets_anew_or_clears_ends_with_its_round():
+    outer = ast.parse(ROUNDS).body[0]
+    found = rounds.round_of(outer, types.SimpleNamespace(f_lineno=6), 5, {"fit"})
+    kept = [
+        "`seen` (list of 3 tensors), a global of a.py",
+        "`self.v` of `Meter`, reached as `meter.v`, a global of a.py",
+    ]
+    kept += ["`last`, a global of a.py", "`x` (list of 3 tensors), a local of `Trainer.fit` (a.py:1)"]
+    assert all(found.drops(holder(it)) for it in kept)
+    others = [
+        "`log` (list of 3 tensors), a global of a.py",
+        "`best`, a global of a.py",
+        "`x`, a local of `main` (a.py:1)",
+    ]
+    assert not any(found.drops(holder(it)) for it in others)
 
 
 class Tensor:

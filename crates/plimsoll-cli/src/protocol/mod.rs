@@ -107,6 +107,9 @@ pub(crate) struct Report {
     /// Devices whose memory grew from step to step.
     #[serde(default)]
     pub(crate) growth: Vec<GrowingSteps>,
+    /// Devices whose peak rose from step to step, without growth of what stays.
+    #[serde(default)]
+    pub(crate) climbs: Vec<Climb>,
     /// Set if batches of the training differ in size, and only the first ones were looked at.
     #[serde(default)]
     pub(crate) batches: Option<Batches>,
@@ -286,8 +289,22 @@ pub(crate) struct GrowingSteps {
     pub(crate) times: u64,
     /// The steps that ran.
     pub(crate) steps: u64,
-    /// The steps of the whole program; `None` if unknown.
+    /// The steps of the whole program, or of a round of an outer loop; `None` if unknown.
     pub(crate) total: Option<u64>,
+    /// Whether it is dropped after `total` steps, in each round of an outer loop.
+    pub(crate) resets: bool,
+    /// By how many bytes each growth is larger than the one before.
+    pub(crate) quickens: u64,
+}
+
+/// A device whose peak rose in each of the latest steps (`growth.py`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+pub(crate) struct Climb {
+    pub(crate) device: i32,
+    /// Bytes in the last step.
+    pub(crate) bytes: u64,
+    /// The steps that ran.
+    pub(crate) steps: u64,
 }
 
 /// Statements of the training loop that did not run in its first steps and may matter for memory (`late.py`).

@@ -13,7 +13,9 @@ from types import FrameType
 from typing import Any
 
 from .. import allocator, frames, protocol
+from .._holding.holder import Holder
 from ..allocator import LEAST_GROWTH
+from .rounds import Round, round_of
 from .source import Source, last_name, looked_up, own_nodes, scope_of
 
 ROWS = 6  # steps over which memory that grows is seen to grow
@@ -22,6 +24,8 @@ SECONDS = 10.0  # that they may take
 SPREAD_SECONDS = 1.0  # the same, where memory grows in one of several steps
 ENDLESS = 10**12  # steps of a loop that has no real number, such as `range(sys.maxsize)`
 TIMES = 3  # that memory grows, if it does so in one of several steps
+MANY = 16  # levels that can be compared by quarters
+LONG = 64  # levels whose rises can be compared by quarters
 AROUND = {"enumerate", "tqdm", "iter", "list", "tuple", "reversed", "sorted", "track", "prefetch"}
 LENGTHS = (list, tuple, dict, set, frozenset, range, str, bytes)
 
@@ -35,6 +39,35 @@ def is_growing(levels: list[int]) -> bool:
     """Whether the last levels never fell, and rose in at least every second step."""
     last = rises(levels[-ROWS - 1 :])
     return len(last) == ROWS and min(last) >= 0 and 2 * sum(it >= LEAST_GROWTH for it in last) >= ROWS
+
+
+def is_rising(levels: list[int]) -> bool:
+    """Whether levels that vary rise all the same, as where batches of different sizes are kept."""
+    levels = levels[1:]
+    if len(levels) < ROWS:
+        return False
+    if len(levels) < MANY:
+        return sorted(levels)[-2] <= levels[-1] and levels[-1] - min(levels) >= LEAST_GROWTH
+    parts = quarters(levels)
+    return min(rises([min(it) for it in parts])) >= LEAST_GROWTH and min(parts[-1]) > max(parts[0])
+
+
+def quarters(levels: list[int]) -> list[list[int]]:
+    """The levels in four parts of one length, without the first few."""
+    size = len(levels) // 4
+    begin = len(levels) - 4 * size
+    return [levels[at : at + size] for at in range(begin, len(levels), size)]
+
+
+def quickening(levels: list[int]) -> int:
+    """By how many bytes each rise is larger than the one before, if rises grow evenly; else 0."""
+    parts = [rises(it) for it in quarters(levels)]
+    means = [sum(it) / len(it) for it in parts] if len(levels) >= LONG else [0.0]
+    more = [after - before for before, after in zip(means, means[1:])]
+    is_even = len(more) == 3 and all(max(it) - min(it) <= mean for it, mean in zip(parts, means))
+    if not is_even or means[-1] < 1.1 * means[0] or min(more) < 0:
+        return 0
+    return int((means[-1] - means[0]) / (3 * (len(parts[0]) + 1)))
 
 
 def since(levels: list[int]) -> int:
@@ -72,24 +105,40 @@ class Growth:
         self.torch = torch
         self.levels: dict[int, list[int]] = {}  # by device: allocated bytes at the end of each step
         self.total: int | None = None  # steps of the whole program; None: unknown
+        self.rounds: list[Round] = []  # of the loops around the innermost one, from the inside out
+        self.peaks: dict[int, list[int]] = {}  # by device: the peak so far, at the end of each step
         self.began: float | None = None  # when memory was first seen to grow
 
-    def note(self) -> None:
-        """Notes the levels at the end of a step."""
+    def note(self, peaks: dict[tuple[int, str], tuple[int, int]]) -> None:
+        """Notes the levels at the end of a step, and the devices' peaks so far: bytes and step by device and kind."""
         for device, level in enumerate(allocator.levels(self.torch)):
             self.levels.setdefault(device, []).append(level)
+        for (device, kind), (peak, _) in peaks.items():
+            if kind == "allocated":
+                self.peaks.setdefault(device, []).append(peak)
 
     def is_unsure(self) -> bool:
         """Whether the latest steps grew, and more steps would show whether that goes on."""
+        is_climbing = any(min(rises(it)[-2:], default=0) >= LEAST_GROWTH for it in self.peaks.values() if len(it) > 2)
+        if is_climbing and not any(len(it) > ROWS for it in self.peaks.values()):
+            return True
         return any(self.is_open(device, levels) for device, levels in self.levels.items())
+
+    def climbs(self) -> list[protocol.Climb]:
+        """Rows for the report: devices whose peak rose in each of the latest steps, while what stays after a step does not grow."""
+        growing = {it["device"] for it in self.rows()}
+        return [
+            protocol.Climb(device=device, bytes=rises(peaks)[-1], steps=len(peaks))
+            for device, peaks in self.peaks.items()
+            if device not in growing and len(peaks) > ROWS and min(rises(peaks)[-ROWS + 1 :]) >= LEAST_GROWTH
+        ]
 
     def is_open(self, device: int, levels: list[int]) -> bool:
         """The same for one device."""
         if len(levels) <= ROWS:
             # In every second step, too.
-            last = rises(levels)[-1:] if len(levels) <= 3 else rises(levels)[-2:]
-            return max(last, default=0) >= LEAST_GROWTH
-        is_even = is_growing(levels)
+            return max(rises(levels)[-2:], default=0) >= LEAST_GROWTH and not self.is_warm(levels)
+        is_even = is_growing(levels) or is_rising(levels)
         if not is_even and spread(levels) is None:
             return False
         self.began = self.began or time.monotonic()
@@ -97,28 +146,50 @@ class Growth:
         is_patient = (len(levels) < CONFIRM or not is_even) and time.monotonic() - self.began < seconds
         return is_patient and self.has_room(device, levels)
 
+    def is_warm(self, levels: list[int]) -> bool:
+        """Whether only the first step grew: the optimizer made its state."""
+        return len(levels) == 3 and rises(levels)[-1] < LEAST_GROWTH and rises(levels)[-1] >= 0
+
     def has_room(self, device: int, levels: list[int]) -> bool:
         """Whether the device has memory for some more steps: the step in which it runs out is computed."""
         free, _ = self.torch.cuda.mem_get_info(device)
         unused = self.torch.cuda.memory_reserved(device) - levels[-1]
         return bool(free + unused > 8 * max(rises(levels[-ROWS - 1 :])))
 
-    def rows(self) -> list[protocol.GrowingSteps]:
-        """Rows for the report: the devices whose memory grows, and by how much a step."""
+    def rows(self, holders: dict[int, list[Holder]] | None = None) -> list[protocol.GrowingSteps]:
+        """Rows for the report: the devices whose memory grows, by how much a step, and until when. `holders` keep it, by device."""
         found = []
         for device, levels in self.levels.items():
             bytes, every, times = self.growth_of(levels)
             if bytes >= LEAST_GROWTH:
+                steps = self.until((holders or {}).get(device, []))
+                quickens = quickening(levels) if every == 1 else 0
                 row = protocol.GrowingSteps(
-                    device=device, bytes=bytes, every=every, times=times, steps=len(levels), total=self.total
+                    device=device,
+                    bytes=bytes + quickens * len(levels) // 4,  # that of the second half, at its end
+                    every=every,
+                    times=times,
+                    steps=len(levels),
+                    total=self.total if steps is None else steps,
+                    resets=steps is not None,
+                    quickens=quickens,
                 )
                 found.append(row)
         return found
 
+    def until(self, holders: list[Holder]) -> int | None:
+        """After how many steps all of these holders are dropped, in each round of an outer loop; None if they are not."""
+        return next((it.steps for it in self.rounds if holders and all(it.drops(one) for one in holders)), None)
+
     def growth_of(self, levels: list[int]) -> tuple[int, int, int]:
         """By how much memory grows, in one of how many steps, and how often it was seen to; zeros if it does not."""
         if not is_growing(levels):
-            return spread(levels) or (0, 0, 0)
+            found = spread(levels)
+            if found is None and is_rising(levels) and len(levels) > MANY:
+                parts = quarters(levels[1:])
+                means = [sum(it) // len(it) for it in parts]
+                return (means[-1] - means[0]) // (3 * len(parts[0])), 1, len(levels) - 1
+            return found or (0, 0, 0)
         start = max(since(levels), len(levels) // 2)
         times = len(levels) - 1 - start
         if times < ROWS:
@@ -139,21 +210,26 @@ class Growth:
         """The number of steps that the loops around a frame make; None if one of them has no number."""
         total: int | None = None
         done: int | None = None
+        functions: set[str] = set()
+        self.rounds = []
         for own in frames.of_program(frame):
             for loop in around(own):
-                if isinstance(loop, ast.While):
-                    return None
-                length = length_of(loop.iter, own)
+                if total is not None:
+                    self.rounds.append(round_of(loop, own, scaled(total, steps, done), functions))
+                length = None if isinstance(loop, ast.While) else length_of(loop.iter, own)
                 if length is None:
                     return None
                 if total is None:
                     done = counter(loop, own)
                     done = given if done is None else done
                 total = length * (1 if total is None else total)
-        if total is None:
-            return None
-        # With accumulation a step takes several rounds of the innermost loop.
-        return max(total * steps // done, steps) if done and done > steps else total
+            functions.add(own.f_code.co_name)
+        return None if total is None else scaled(total, steps, done)
+
+
+def scaled(total: int, steps: int, done: int | None) -> int:
+    """The number of steps in so many rounds of the innermost loop: with accumulation, a step takes several."""
+    return max(total * steps // done, steps) if done and done > steps else total
 
 
 def around(frame: FrameType) -> list[Any]:

@@ -57,6 +57,10 @@ class Heavy:
     def calls(self, node: ast.Call, names: Any, depth: int) -> bool:
         """Whether a call may matter."""
         torch, name = self.torch, last_name(node.func)
+        if name == "deepcopy":
+            return any(
+                isinstance(looked_up(it, names), torch.nn.Module) or self.has_tensor(it, names) for it in node.args
+            )
         if name in HOLDS:
             return any(self.has_tensor(it, names) for it in node.args)
         if name in SHOWS or name in READERS or name in LIGHT or name in METADATA:
@@ -69,6 +73,8 @@ class Heavy:
             return depth < DEPTH and self.is_function(function, getattr(target, "__self__", None), depth)
         if target is not None:
             module = getattr(function, "__module__", None) or ""
+            if module == "subprocess":
+                return True  # a process of its own may use the GPU, too
             if module.startswith(
                 ("torch.optim.lr_scheduler", "torch.utils.tensorboard", "torch.distributed.checkpoint")
             ):

@@ -1,5 +1,6 @@
 """Code of the training loop that did not run in the first steps: the arms (branches) of an `if` whose test changes as the loop runs, in
-the loop's body and in functions that it calls. What ran only before the first step of the optimizer has not run with its state.
+the loop's body and in functions that it calls, and what an outer loop runs after the inner one. What ran only before the first step
+of the optimizer has not run with its state.
 
 lines.py records which lines ran; conditions.py often knows when a test will be true. If steps are cheap, the run goes on until these
 arms have run a few times; those that still did not run are listed (`rows`).
@@ -17,6 +18,7 @@ from typing import Any
 
 from .. import frames, protocol
 from . import settings
+from .behind import Behind, behind
 from .conditions import Condition
 from .growth import around
 from .heavy import Heavy, Names
@@ -36,16 +38,18 @@ LEAVING = (ast.Continue, ast.Break, ast.Return)
 class Arm:
     """One branch of an `if`: the statements that run if its test is `wanted`."""
 
-    def __init__(self, code: CodeType, file: str, condition: Condition, wanted: bool, statements: list[Any]) -> None:
+    def __init__(
+        self, code: CodeType, file: str, condition: Condition | Behind, wanted: bool, statements: list[Any]
+    ) -> None:
         self.code, self.file, self.condition, self.wanted, self.statements = code, file, condition, wanted, statements
         self.line, self.end = statements[0].lineno, statements[-1].end_lineno or statements[-1].lineno
+        self.is_before_step = False
         # If the test and the arm share a line, only the test's value shows whether the arm ran.
         self.is_inline = self.line == condition.test.lineno
         self.held = 0  # steps at whose end the test was as wanted
         self.is_heavy: bool | None = None
         self.began: int | None = None  # the step in which it first ran
         self.count = self.latest = 0  # in how many steps it ran, and the last of them
-        self.is_before_step = False
 
     def ran(self, lines: Lines) -> int:
         """In how many steps it ran, as far as that is known; 0 if it ran in the first one only."""
@@ -67,6 +71,8 @@ class Arm:
     def text(self) -> str:
         """When it runs, as in the source."""
         test = self.condition.test
+        if isinstance(self.condition, Behind):
+            return self.condition.text()
         return f"if {ast.unparse(test if self.wanted else ast.UnaryOp(ast.Not(), test))}"
 
 
@@ -127,6 +133,9 @@ class Late:
             if found or not outer:
                 inside[frame.f_code] = found[-1] if outer else None
                 outer = False
+        for frame, loop, statements in behind(stack):
+            if is_own(frame.f_code.co_filename):
+                yield Arm(frame.f_code, frame.f_code.co_filename, Behind(loop), True, statements)
         on_stack = {frame.f_code for frame in stack}
         for code, lines in self.lines.all().items():
             is_called = code not in on_stack and any(ran.last > 0 for ran in lines.values())
@@ -155,6 +164,8 @@ class Late:
 
     def look(self, arm: Arm, stack: list[FrameType], step: int) -> None:
         """At the end of a step, notes whether an arm ran, and the values of its test."""
+        if isinstance(arm.condition, Behind):
+            arm.condition.count(stack)
         frame = next((it for it in stack if it.f_code is arm.code), None)
         if frame is not None:
             if arm.condition.last is None or arm.condition.last[0] != step:

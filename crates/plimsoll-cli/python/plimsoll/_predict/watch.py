@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import json
 import os
 import sys
@@ -31,6 +32,7 @@ from .failure import described
 from .finish import Finish
 from .graphs import Graphs
 from .growth import Growth
+from .hosted import Hosted
 from .late import Late
 from .reads import Reads
 from .settings import number
@@ -71,6 +73,7 @@ class Watch:
         self.growing = Growing(torch)
         self.warnings = Warnings(torch, self.reads)
         self.graphs = Graphs(torch, self.count)
+        self.hosted = Hosted(torch)
         sparse.torch_save(torch)
         # The process whose thread waits for the stop file: a fork does not copy the thread.
         self.listening: int | None = None
@@ -178,8 +181,6 @@ class Watch:
         """Counts steps. A step counts once every optimizer has stepped, except those that wrap another one; without
         an optimizer, backward passes are counted.
         """
-        import functools
-
         torch, watch = self.torch, self
         begin, backward = torch.optim.Optimizer.__init__, torch.autograd.backward
 
@@ -200,7 +201,7 @@ class Watch:
 
     def stepped(self, optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An optimizer has stepped."""
-        if self.state != "running":
+        if self.state != "running" or self.hosted.is_one(optimizer):
             return
         self.steps[optimizer] = self.steps.get(optimizer, 0) + 1
         steps = [n for it, n in self.steps.items() if n or not shares_parameters(it, optimizer)]
@@ -237,7 +238,7 @@ class Watch:
         self.counted = steps
         self.measure(steps)
         finish.stepped()
-        self.growth.note()
+        self.growth.note(self.peaks)
         self.late.stepped(steps, sys._getframe(1))
         is_last = 0 < settings.STEPS <= steps and self.has_settled(steps) and not self.growth.is_unsure()
         if is_last:
@@ -462,7 +463,8 @@ class Watch:
             late=self.late.rows(self.growth.total) if self.state == "stopped" else [],
             unseen=self.finish_up.unseen() if self.state == "stopped" else [],
             after_error=self.after_error,
-            growth=self.growth.rows(),
+            growth=self.growth.rows(self.growing.found),
+            climbs=self.growth.climbs(),
             batches=self.finish_up.batches.row() if self.finish_up.batches else None,
             holders=self.growing.rows(),
             loops=[row for row in (it.row() for it in self.finish_up.loops) if row],

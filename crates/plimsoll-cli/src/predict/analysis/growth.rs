@@ -27,8 +27,10 @@ pub(crate) struct Growth {
     pub(crate) every: u64,
     /// How many of them ran.
     pub(crate) seen: u64,
-    /// How many the program has; `None` if unknown.
+    /// How many the program has, or a round of the loop that drops it; `None` if unknown.
     pub(crate) total: Option<u64>,
+    /// Whether it is dropped after `total` steps.
+    pub(crate) resets: bool,
     /// The line: for growth by step, the one that allocates what stays; for growth by batch, the loop's.
     pub(crate) line: Option<String>,
     /// The reserved bytes at the end; `None` if the end is unknown.
@@ -60,12 +62,17 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
     if !judged.report.cut {
         return None;
     }
-    let GrowingSteps { bytes, every, times, steps, total, .. } = *growing;
+    let GrowingSteps { bytes, every, times, steps, total, resets, quickens, .. } = *growing;
     let every = every.max(1);
     let peak_bytes = judged.peaks.reserved_bytes;
     // The first step whose peak is above the capacity.
-    let out_at = steps + (capacity_bytes.saturating_sub(peak_bytes) / bytes.max(1) + 1) * every;
-    let more_bytes = |total: u64| bytes.saturating_mul(total.saturating_sub(steps) / every);
+    let out_at =
+        steps + (times_until(capacity_bytes.saturating_sub(peak_bytes), bytes, quickens) + 1) * every;
+    let more_bytes = |total: u64| {
+        let times = total.saturating_sub(steps) / every;
+        let quicker = quickens.saturating_mul(times).saturating_mul(times) / 2;
+        bytes.saturating_mul(times).saturating_add(quicker)
+    };
     let end_bytes = total.map(|total| peak_bytes.saturating_add(more_bytes(total)));
     // Growth that comes to little by the end is no news.
     if end_bytes.is_some_and(|end| end - peak_bytes < capacity_bytes / 50) {
@@ -78,11 +85,22 @@ fn of_steps(judged: &Judged, growing: &GrowingSteps, capacity_bytes: u64) -> Opt
         every,
         seen: steps,
         total,
+        resets,
         line: kept_line(judged, times, every),
         end_bytes,
         out_at,
         spare_bytes: capacity_bytes.saturating_sub(end_bytes.unwrap_or(u64::MAX)),
     })
+}
+
+/// How often memory can grow in `room` bytes: by `bytes`, and each time by `quickens` more.
+fn times_until(room: u64, bytes: u64, quickens: u64) -> u64 {
+    if quickens == 0 {
+        return room / bytes.max(1);
+    }
+    // The positive root of quickens / 2 x^2 + bytes x = room.
+    let (room, bytes, quickens) = (room as f64, bytes as f64, quickens as f64);
+    (((bytes * bytes + 2.0 * quickens * room).sqrt() - bytes) / quickens) as u64
 }
 
 /// The line whose blocks stay: the blocks that were allocated in the later part of the recording and are
@@ -141,6 +159,7 @@ fn of_batches(judged: &Judged, capacity_bytes: u64) -> Option<Growth> {
             every: 1,
             seen: cut.given,
             total: cut.total,
+            resets: false,
             line,
             end_bytes,
             out_at: is_out.then_some(out_at.min(cut.total.unwrap_or(u64::MAX))),

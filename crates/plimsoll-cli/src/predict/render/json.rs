@@ -86,6 +86,7 @@ pub(super) fn growth(growth: &Growth) -> Value {
         "each": if growth.each == Each::Step { "step" } else { "batch" },
         "bytes": growth.bytes,
         "every": growth.every,
+        "resets": growth.resets,
         "seen": growth.seen,
         "total": growth.total,
         "line": growth.line,

@@ -2,10 +2,11 @@
 
 use super::reads;
 use super::sentences::thousands;
+use crate::bytes;
 use crate::predict::analysis::verdict::Verdict;
 use crate::predict::answer::Outcome;
 use crate::predict::recording::read::place;
-use crate::protocol::{Batches, Late};
+use crate::protocol::{Batches, Climb, Late};
 
 /// The most lines.
 const MOST: usize = 3;
@@ -24,6 +25,9 @@ pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
             }
         }
     }
+    let climbs =
+        outcome.reports.iter().filter(|report| report.cut).filter_map(|report| report.climbs.first());
+    lines.extend(climbs.take(1).map(climb));
     lines.extend(outcome.reports.iter().filter_map(|report| report.batches).take(1).map(batches));
     if lines.len() > MOST {
         let rest = lines.len() - (MOST - 1);
@@ -31,6 +35,14 @@ pub(super) fn lines(outcome: &Outcome) -> Vec<String> {
         lines.push(format!("not seen: {rest} more parts of the training loop that did not run: --whole"));
     }
     lines
+}
+
+fn climb(climb: &Climb) -> String {
+    format!(
+        "not seen: the peak rose in each step so far, by {} in step {}: --whole, or --steps with more of them",
+        bytes::shown(climb.bytes, false),
+        climb.steps
+    )
 }
 
 fn batches(Batches { made, total }: Batches) -> String {
@@ -51,5 +63,6 @@ fn sentence(late: &Late, steps: u64) -> String {
     } else {
         format!("did not run in {}", reads::counted(steps))
     };
-    format!("not seen: {at}{end} (`{text}`), which {ran}: {next}--whole")
+    let when = if text.starts_with("if ") { format!("`{text}`") } else { text.clone() };
+    format!("not seen: {at}{end} ({when}), which {ran}: {next}--whole")
 }

@@ -171,14 +171,14 @@ fn grows(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> Str
 
 /// The sentence for memory that grows but suffices.
 fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) -> String {
-    let Growth { each, bytes, every, total, line, end_bytes, spare_bytes, .. } = growth;
+    let Growth { each, bytes, every, line, end_bytes, spare_bytes, .. } = growth;
     let often = a_step(*every);
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
     let (bytes, end, spare) = (size(*bytes), size(end_bytes.unwrap_or(0)), size(*spare_bytes));
-    let total = thousands(total.unwrap_or(0));
     match each {
         Each::Step => format!(
-            "grows by {bytes} {often}{place}: needs about {end} at the end of its {total} steps, {spare} less than {} offers",
+            "grows by {bytes} {often}{place}: needs about {end}{}, {spare} less than {} offers",
+            at_the_end(growth),
             target.name
         ),
         Each::Batch => format!(
@@ -191,16 +191,25 @@ fn ends_well(growth: &Growth, target: &Target, size: &impl Fn(u64) -> String) ->
 
 /// Growth from step to step, and its total; `None` if unknown.
 pub(crate) fn growth(growth: &Growth) -> Option<String> {
-    let Growth { each: Each::Step, bytes, every, total: Some(total), line, end_bytes: Some(end), .. } =
-        growth
+    let Growth { each: Each::Step, bytes, every, total: Some(_), line, end_bytes: Some(end), .. } = growth
     else {
         return None;
     };
     let size = |bytes| bytes::shown(bytes, false);
     let place = line.as_ref().map_or_else(String::new, |line| format!(" ({line})"));
-    let (bytes, end, total) = (size(*bytes), size(*end), thousands(*total));
+    let (bytes, end) = (size(*bytes), size(*end));
     let often = a_step(*every);
-    Some(format!("grows by {bytes} {often}{place}, to {end} at the end of its {total} steps"))
+    Some(format!("grows by {bytes} {often}{place}, to {end}{}", at_the_end(growth)))
+}
+
+/// When growth from step to step ends.
+fn at_the_end(growth: &Growth) -> String {
+    let total = thousands(growth.total.unwrap_or(0));
+    if growth.resets {
+        format!(" after {total} steps, when it is dropped")
+    } else {
+        format!(" at the end of its {total} steps")
+    }
 }
 
 /// The batches or steps from which the need was computed.
@@ -209,7 +218,7 @@ fn computed(growth: &Growth) -> String {
         (Each::Batch, Some(total)) => {
             format!(", computed from {} of {} batches", thousands(growth.seen), thousands(total))
         }
-        (Each::Step, Some(total)) => format!(" at the end of its {} steps", thousands(total)),
+        (Each::Step, Some(_)) => at_the_end(growth),
         _ => String::new(),
     }
 }

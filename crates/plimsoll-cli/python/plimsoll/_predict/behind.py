@@ -1,0 +1,61 @@
+"""What an outer loop runs after the inner one in which the training takes its steps: often the evaluation at the end of an epoch."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from .growth import around, counter, length_of
+
+
+class Behind:
+    """Stands for the condition of such statements, as conditions.py's `Condition`: the loop of the steps has ended."""
+
+    first = None
+
+    def __init__(self, loop: Any) -> None:
+        self.test = loop  # the outer loop
+        self.last: tuple[int, dict[str, Any]] | None = None
+        self.left: int | None = None  # steps until the loop of the steps ends; None: unknown
+
+    def look(self, frame: FrameType, step: int) -> None:
+        """Notes the step."""
+        self.last = step, {}
+
+    def count(self, stack: list[FrameType]) -> None:
+        """Notes how far the loop of the steps is. No frame is kept: it would keep tensors alive."""
+        loop, own = next(((loop, own) for own in stack for loop in around(own)), (None, None))
+        self.left = None
+        if isinstance(loop, ast.For) and own is not None:
+            length, done = length_of(loop.iter, own), counter(loop, own)
+            self.left = None if length is None or done is None else max(length - done, 0)
+
+    def holds(self, values: dict[str, Any]) -> bool | None:
+        """Whether the loop has ended: not at the end of a step inside it."""
+        return False
+
+    def next(self, wanted: bool, total: int | None) -> tuple[bool, int | None]:
+        """Whether it is known at which step the statements will run, and that step."""
+        if self.last is None or self.left is None:
+            return False, None
+        return True, self.last[0] + self.left
+
+    def can_change(self) -> bool:
+        """Each loop ends."""
+        return True
+
+    def text(self) -> str:
+        """When the statements run."""
+        return f"in each round of the loop at line {self.test.lineno}"
+
+
+def behind(stack: list[FrameType]) -> Iterator[tuple[FrameType, Any, list[Any]]]:
+    """For each loop around that of the steps: its frame, and the statements of its body after the one at work."""
+    loops = [(frame, loop) for frame in stack for loop in around(frame)]
+    for frame, loop in loops[1:]:
+        line = frame.f_lineno
+        rest = [it for it in loop.body if it.lineno > line]
+        if rest:
+            yield frame, loop, rest

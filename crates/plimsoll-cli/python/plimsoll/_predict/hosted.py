@@ -1,0 +1,37 @@
+"""Steps of a training on the host that comes before the one on a GPU: they are not the steps to look at."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+MOST_STEPS = 200  # of such a training; more of them count
+MOST_SECONDS = 10.0  # the same
+
+
+class Hosted:
+    """The steps that needed no memory of a GPU."""
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+        self.steps = 0
+        self.began = 0.0
+        self.requests = 0  # blocks that PyTorch had requested at the latest step
+
+    def is_one(self, optimizer: Any) -> bool:
+        """Whether this optimizer's step is such a step."""
+        requests, before = self.asked(), self.requests
+        self.requests = requests
+        has_gpu = any(it.is_cuda for group in optimizer.param_groups for it in group["params"])
+        if has_gpu or requests != before:
+            return False
+        self.began = self.began or time.monotonic()
+        self.steps += 1
+        return self.steps <= MOST_STEPS and time.monotonic() - self.began < MOST_SECONDS
+
+    def asked(self) -> int:
+        """How many blocks of all GPUs PyTorch has requested so far."""
+        cuda = self.torch.cuda
+        if not cuda.is_initialized():
+            return 0
+        return sum(cuda.memory_stats(it).get("allocation.all.allocated", 0) for it in range(cuda.device_count()))
