@@ -18,7 +18,7 @@ use crate::config::TieOrder;
 use crate::request::{Addr, StreamId};
 use bins::{Bins, bin_of};
 
-/// The cached blocks of one pool, by Note [Best fit order]. A block's size, segment and address must not
+/// The cached blocks of one pool, in the order of Note [Best fit order]. A block's size, segment and address must not
 /// change while it is in the set.
 #[derive(Debug, Default)]
 pub(crate) struct FreeSet {

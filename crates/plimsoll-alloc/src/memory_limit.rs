@@ -42,7 +42,7 @@ impl MemoryLimit {
         self.0
     }
 
-    /// Whether so many reserved bytes are allowed.
+    /// Whether this many reserved bytes are allowed.
     pub(crate) fn allows(&self, reserved_bytes: u64) -> bool {
         self.0.is_none_or(|limit_bytes| reserved_bytes <= limit_bytes)
     }

@@ -1,4 +1,4 @@
-//! `--category NAME=REGEX`: categories of the user's own, by patterns on frames. What the verbs about snapshots share.
+//! `--category NAME=REGEX`: user-defined categories, as patterns on frames. Shared by the verbs that read snapshots.
 
 use std::cell::Cell;
 

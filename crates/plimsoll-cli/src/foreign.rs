@@ -14,8 +14,8 @@ pub(crate) const ERROR: &str = "\u{fdd1}";
 /// Back to plain.
 pub(crate) const RESET: &str = "\u{fdd2}";
 
-/// Whether a character could command a terminal, or change the order in which others are shown: C0 and C1 except line
-/// feed and tab, DEL, marks of direction, and separators of lines and paragraphs.
+/// Whether a character could control a terminal or reorder the text around it: C0 and C1 except line feed and tab, DEL,
+/// bidirectional controls, and line and paragraph separators.
 fn is_harmful(char: char) -> bool {
     char.is_control() && char != '\n' && char != '\t'
         || matches!(char, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')

@@ -83,7 +83,7 @@ pub(crate) fn run(arguments: impl Iterator<Item = OsString>) -> Option<Exit> {
     Some(Exit::Done)
 }
 
-/// Whether this is a mark of this program's: nobody else's processes and folders may be ended by typing the verb.
+/// Whether this program made this mark: the verb must never end processes or delete folders that are not its own.
 fn is_ours(mark: &OsStr) -> bool {
     Path::new(mark).file_name().is_some_and(|name| name.as_bytes().starts_with(b"plimsoll-"))
 }

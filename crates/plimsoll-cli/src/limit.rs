@@ -81,7 +81,7 @@ impl Limit {
     }
 }
 
-/// What was read is bounded: the limit no longer applies.
+/// The input read so far is bounded, so the limit no longer applies.
 pub(crate) fn lift() {
     WATCHING.store(false, Ordering::Relaxed);
 }

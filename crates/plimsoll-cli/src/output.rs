@@ -59,7 +59,7 @@ pub(crate) fn failure(failure: &Failure, schema: Option<&str>) {
             let value = json!({ "schema": schema, "verdict": "failed", "summary": message, "exit": exit });
             format!("{value:#}")
         };
-        // The message is out already; there is nobody left to tell about a broken stdout.
+        // The message is already printed, and a broken stdout cannot be reported.
         let _ = result(&failure.json.clone().unwrap_or_else(plain));
     }
 }

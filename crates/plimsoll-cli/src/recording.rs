@@ -23,7 +23,7 @@ impl Recording {
     /// Reads a file; `-` is stdin. With a number, only that device is in question.
     ///
     /// # Errors
-    /// What cannot be read, what holds nothing, a device that it does not know.
+    /// The file cannot be read or has no recording, or the device is not in it.
     pub(crate) fn open(file: &Path, device: Option<i32>) -> Result<Recording, Failure> {
         Recording::named(file, &name(file), device)
     }

@@ -1,4 +1,4 @@
-//! Where a verb's file goes: `-o` and `--force`. A file is whole or not there, and never replaced unasked.
+//! Where a verb's file goes: `-o` and `--force`. A file is complete or absent, and never replaced without `--force`.
 
 use std::fs::{self, File};
 use std::io::{self, Write};

@@ -276,7 +276,7 @@ fn a_program_that_catches_running_out_of_memory_and_goes_on_fits() {
     assert!(chosen.contains("checkpoint") || chosen.contains("offload"), "{plan}");
 }
 
-/// Whether the program fits with a set and a batch, by a prediction of its own.
+/// Whether the program fits with a set and a batch size, according to a separate prediction.
 fn fits(torch: &Torch, set: &str, batch: u64) -> bool {
     let mut options = vec!["--cc=8.0", "--context=0", "--gpu=400MiB"];
     if !set.is_empty() {

@@ -35,7 +35,7 @@ impl Training {
         self.0.id().to_string()
     }
 
-    /// Waits until it steps, so that there is something to see; the sample.
+    /// Waits until the program has taken some steps, then returns the sample.
     fn stepping(&self, folder: &Folder) -> Value {
         for _ in 0..600 {
             let output = top(folder, &[&self.pid(), "--json"]);

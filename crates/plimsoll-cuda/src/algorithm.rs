@@ -2,7 +2,8 @@
 //!
 //! Note [The choice of an algorithm]. Most products take the heuristic's first algorithm. Large products of short floats with few terms
 //! take the first of eight with custom option 1: on an H200 whose clock its power limits, it is up to 8 % faster than the first, and never
-//! slower. For the projection to a vocabulary, whose rows are long and no multiple of a tile, the heuristic names none: tiles of 128 x 160 with that option
+//! slower. For the projection to a vocabulary, whose long rows are not a multiple of a tile, the heuristic names none: tiles of
+//! 128 x 160 with that option
 //! take 0.49 ms where its first takes 0.54 ([3968, 768] x [768, 50256]). The rule reads sizes and attributes, never times,
 //! so a run's bits do not depend on what a clock said.
 
@@ -27,8 +28,9 @@ const HOPPERS: u32 = 66;
 pub(crate) const CHANGES: [(c_int, u32); 6] =
     [(TILE, 29), (CLUSTER, 3), (SPLITS, 1), (REDUCTION, 0), (SWIZZLING, 0), (CUSTOM_OPTION, 1)];
 
-/// Terms up to which a product has few, and up to which it takes changed tiles.
+/// A product with at most this many terms (k) counts as having few terms.
 const FEW_TERMS: usize = 3072;
+/// A product with at most this many terms (k) uses the tiles of [`CHANGES`].
 const FEWER_TERMS: usize = 1024;
 /// Elements of the result from which on a product is large.
 const MANY_RESULTS: usize = 1 << 20;

@@ -170,7 +170,7 @@ impl Driver {
         CudaError::Call { call, name, text, is_sticky: STICKY.contains(&code) }
     }
 
-    /// The libraries that it is used with are of CUDA 12 and 13.
+    /// Fails if the driver is too old for the CUDA 12 and 13 libraries.
     fn check_version(&self) -> Result<()> {
         match too_old(self.version()?) {
             None => Ok(()),
@@ -409,7 +409,7 @@ impl Driver {
         Ok(elapsed)
     }
 
-    /// Loads machine code, and gives back the module and its function of this name.
+    /// Loads machine code. Returns the module and its function of this name.
     pub(crate) fn load(&self, cubin: &[u8], name: &CStr) -> Result<Handle> {
         let (mut module, mut function) = (0, 0);
         call!(self, cuModuleLoadData(&raw mut module, cubin.as_ptr().cast()))?;

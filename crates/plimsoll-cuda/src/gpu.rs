@@ -266,7 +266,7 @@ impl Gpu {
         lock(self.blas()?).run(product, (workspace, bytes), stream)
     }
 
-    /// By cuDNN, or by what takes its place: which of the two depends on the libraries and on sizes alone.
+    /// By cuDNN or its replacement. The choice depends only on the libraries and on sizes.
     fn convolution(&self, step: ConvolutionStep, on: StreamId, stream: Handle, id: u64) -> Result<()> {
         let ConvolutionStep { convolution, before, after, otherwise } = step;
         let bytes = usize::try_from(self.workspace_bytes).unwrap_or(0);
@@ -331,7 +331,7 @@ impl Gpu {
         lock(&self.workspaces).len() as u64 * self.workspace_bytes
     }
 
-    /// Queues a copy between two addresses, of this device or of the host. Host memory stays as it is until the copy is done.
+    /// Queues a copy between two addresses, of this device or of the host. Host memory must not change until the copy is done.
     ///
     /// # Errors
     /// The driver's.
@@ -406,7 +406,7 @@ impl Gpu {
         faults.take(&self.driver, self.streams.itself(&self.driver, StreamId::default())?)
     }
 
-    /// Free and total bytes of the device, and of them those that this process and others use beside the allocator's.
+    /// Free and total bytes of the device. What this process and others use outside the allocator is not free.
     ///
     /// # Errors
     /// The driver's.

@@ -30,7 +30,7 @@ pub enum Step {
 /// The text of a kernel: CUDA C++ without headers, whose function is called `kernel`, and what it is compiled with.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// What it is called in errors.
+    /// Its name in error messages.
     pub name: &'static str,
     /// Texts that come before it, shared by kernels.
     pub prelude: &'static str,

@@ -15,12 +15,12 @@ use crate::dtype::{DType, Element, by_dtype};
 /// Elements that are read or written at a time.
 pub const RUN: usize = 512;
 
-/// Elements of any type to read.
+/// A read-only operand with elements of any type.
 #[derive(Clone, Copy, Debug)]
 pub struct AnyOperand<'a> {
     pub bytes: &'a [u8],
     pub dtype: DType,
-    /// Elements between neighbours, per dimension; 0 repeats.
+    /// The stride of each dimension, in elements; 0 broadcasts.
     pub strides: &'a [usize],
 }
 
@@ -71,7 +71,7 @@ macro_rules! as_byte {
 }
 as_byte!(f64, f32);
 
-/// As `bf16::to_f32`, without its branch for what is not a number: the upper half of the same bits.
+/// As `bf16::to_f32`, without its branch for NaN: the upper half of the same bits.
 #[inline(always)]
 fn widen(x: bf16) -> f32 {
     f32::from_bits(u32::from(x.to_bits()) << 16)

@@ -15,7 +15,7 @@ pub trait Number: Stored + PartialOrd + Default {
     const ONE: Self;
     /// `self * by + plus`; whole numbers wrap.
     fn times_plus(self, by: Self, plus: Self) -> Self;
-    /// Whether it is not a number.
+    /// Whether it is NaN.
     fn is_nan(self) -> bool;
 }
 

@@ -191,7 +191,7 @@ unsafe impl<C: Cuts, const N: usize> Cuts for [C; N] {
     type Piece = [C::Piece; N];
 
     unsafe fn piece(&self, chunk: usize) -> Self::Piece {
-        // SAFETY: the caller's promise is theirs.
+        // SAFETY: the caller's promise holds for each of them.
         std::array::from_fn(|i| unsafe { self[i].piece(chunk) })
     }
 }

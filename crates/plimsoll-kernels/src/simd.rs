@@ -126,7 +126,7 @@ pub(super) fn has_avx512() -> bool {
     false
 }
 
-/// Whether this processor multiplies pairs of `bf16` and adds the products to a float: what [`dispatch_pairs`] needs.
+/// Whether this processor has the instruction that [`dispatch_pairs`] uses: multiply pairs of `bf16`, accumulate in `f32`.
 pub(super) fn has_pairs() -> bool {
     #[cfg(target_arch = "x86_64")]
     if is_x86_feature_detected!("avx512bf16") {

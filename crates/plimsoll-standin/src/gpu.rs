@@ -43,7 +43,7 @@ pub(crate) struct Setup {
     context_bytes: u64,
     /// The number of devices of the machine.
     pub(crate) in_the_machine: usize,
-    /// The number in the machine of each device of this process.
+    /// For each device of this process, its index on the machine.
     visible: Vec<usize>,
     /// The order of allocation addresses.
     pub(crate) addresses: Addresses,
@@ -131,7 +131,7 @@ impl Setup {
         self.size_bytes().saturating_sub(taken_bytes)
     }
 
-    /// Records that this process uses this many bytes of a device beside its context. Fails, with `false`, if an increase
+    /// Records that this process uses this many bytes of a device besides its context. Fails, with `false`, if an increase
     /// does not fit beside the other processes' bytes.
     pub(crate) fn note(&self, device: usize, used_bytes: u64) -> bool {
         let bytes = used_bytes.saturating_add(self.context_bytes);
@@ -192,8 +192,8 @@ pub(crate) fn setup() -> &'static Setup {
 /// The memory of each device that this process took.
 static TAKEN_BYTES: OnceLock<u64> = OnceLock::new();
 
-/// Gives this process devices of its own: with this much memory each (0: as before), shared with its children by this folder.
-/// For a fork, before its first use of CUDA; once.
+/// Gives this process its own devices, each with this much memory (0: as before). It shares them with its children through
+/// this folder. Call it once, in a fork, before the first use of CUDA.
 ///
 /// # Safety
 ///

@@ -94,7 +94,7 @@ struct Ran {
 /// The lines that ran, by the address of their code object, of which a reference is kept.
 struct Lines {
     python: Python,
-    /// Parts of the paths of files that are not the program's.
+    /// Path fragments that mark library files, as opposed to the program's own.
     libraries: Vec<String>,
     /// `None` for the code of a library.
     codes: HashMap<usize, Option<BTreeMap<u32, Ran>>>,

@@ -74,7 +74,7 @@ pub(crate) fn take(folder: &Path) {
     let _again = TAKEN.set(folder.to_path_buf());
 }
 
-/// Records that the program asked for the size of the devices: it may depend on it.
+/// Records that the program queried the devices' memory size, so its behaviour may depend on that.
 pub(crate) fn note_question() {
     static NOTED: OnceLock<()> = OnceLock::new();
     NOTED.get_or_init(|| {

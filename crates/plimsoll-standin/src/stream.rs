@@ -247,8 +247,8 @@ impl Streams {
         Ok(())
     }
 
-    /// Queries an event for the thread of PyTorch that releases what collectives have sent ([`is_watchdog`]): it is complete once
-    /// [`LATER`] more were recorded.
+    /// Queries an event for PyTorch's NCCL watchdog ([`is_watchdog`]), the thread that releases the tensors of finished
+    /// collectives. The event is complete once [`LATER`] more events were recorded on its stream.
     ///
     /// That thread looks ten times a second, and PyTorch's host is ahead of the GPU: on a card it releases the gradients of a step while the next
     /// one runs, mostly after the peak. Here a step may take longer than its period, and what it finds would depend on this machine's speed.

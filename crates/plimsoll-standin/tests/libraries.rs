@@ -122,7 +122,7 @@ fn the_ctc_loss_reports_the_workspace_of_a_gpu() {
 
 /// Registers a module as a library does: binary code for one architecture. It lives as long as the process.
 fn register(architecture: u32, kernel: *const c_void, name: &CStr) {
-    // Header of 16 bytes, then one form of 64, as `images.rs` reads them.
+    // A 16-byte header, then one 64-byte image header, as `images.rs` reads them.
     let mut words: Vec<u32> = vec![0xba55_ed50, 16 << 16 | 1, 64, 0, 0x0101 << 16 | 2, 64, 0, 0, 0, 0, 0];
     words.push(architecture);
     words.resize(20, 0);

@@ -79,7 +79,7 @@ pub(crate) fn begin(device: usize, stream: StreamId) -> bool {
     true
 }
 
-/// Ends the capture of this thread, and gives back what was drawn.
+/// Ends the capture of this thread. Returns the random draws.
 pub(crate) fn end() -> Draws {
     DEVICE.set(0);
     CURRENT.take().map(|capturing| capturing.draws).unwrap_or_default()

@@ -420,7 +420,8 @@ impl Device {
         Some(total_bytes.saturating_sub(free_bytes).saturating_sub(self.memory_reserved()))
     }
 
-    /// Those of them that its libraries work in: 32 MiB for each stream with products or convolutions on a GPU, else 0.
+    /// Bytes of its libraries' workspaces, which are outside the allocator: 32 MiB for each stream with products or
+    /// convolutions on a GPU, else 0.
     pub fn workspace_bytes(&self) -> u64 {
         self.0.backend.workspace_bytes()
     }

@@ -109,7 +109,7 @@ pub enum Error {
         /// Why it cannot be, and what to do.
         message: String,
     },
-    /// In anomaly mode: a derivative gave a value that is not a number.
+    /// In anomaly mode: a derivative produced NaN.
     #[error("backward of {op}{}: the gradient of input {input} has a value that is not a number; the operation was called here:\n{place}", owned(.owner))]
     Anomaly {
         /// The operation whose derivative it is.
@@ -149,7 +149,7 @@ pub enum Error {
     PinnedMemory {
         /// The operation that was asked for.
         op: &'static str,
-        /// Whose bytes it was for; empty where they are nobody's.
+        /// The owner of the bytes; empty if they have none.
         owner: String,
         /// The allocator's own words.
         source: alloc::PinnedError,

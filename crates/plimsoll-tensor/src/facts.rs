@@ -4,9 +4,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceKind {
-    /// Those of the host.
+    /// The host's kernels.
     Cpu,
-    /// Those of an NVIDIA GPU.
+    /// An NVIDIA GPU's kernels.
     Cuda,
 }
 

@@ -29,7 +29,7 @@ impl Default for GradcheckOptions {
     }
 }
 
-/// What a function that is checked may give back: a tensor, or several.
+/// What a checked function may return: a tensor, or several.
 pub trait CheckedOutputs {
     /// All of them.
     fn into_outputs(self) -> Vec<Tensor>;

@@ -21,7 +21,7 @@ struct Names {
 static NAMES: Mutex<Names> = Mutex::new(Names { texts: Vec::new(), ids: BTreeMap::new() });
 
 fn names() -> MutexGuard<'static, Names> {
-    // The table is whole after every step of `intern`, so a panic elsewhere cannot have broken it.
+    // The table is consistent after every step of `intern`, so a panic elsewhere cannot have broken it.
     NAMES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

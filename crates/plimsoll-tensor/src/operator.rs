@@ -51,9 +51,9 @@ impl<'a> Meta<'a> {
 pub enum Place {
     /// In memory of its own.
     New,
-    /// Those of this input, looked at in another way: nothing runs, gradients flow.
+    /// In this input's memory, as a view: nothing runs, gradients flow.
     View(usize),
-    /// Those of this input, which changes.
+    /// In this input's memory, which changes.
     InPlace(usize),
 }
 
@@ -93,7 +93,7 @@ impl Output {
     }
 }
 
-/// What one run of an operator costs, by sizes alone.
+/// The cost of one run of an operator, which depends only on sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Floating-point operations; a fused multiply-add counts as two.

@@ -13,7 +13,7 @@ pub use plimsoll_kernels::random::{Distribution, RandomStream};
 pub struct RngState {
     /// The seed.
     pub seed: u64,
-    /// The stream of the seed that the next drawn tensor takes.
+    /// The random stream, within this seed, for the next random tensor.
     pub next_stream: u64,
 }
 

@@ -1,4 +1,4 @@
-//! `gradcheck` passes what is right, and says where a derivative is wrong.
+//! `gradcheck` accepts correct derivatives, and reports where one is wrong.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

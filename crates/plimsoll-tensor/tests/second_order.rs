@@ -123,7 +123,7 @@ fn a_recorded_graph_keeps_no_byte_more_than_pytorchs() {
             grad(&[&y.square().unwrap().sum().unwrap()], &[&x], create()).unwrap().remove(0).unwrap();
         let norm = gradient.square().unwrap().sum().unwrap().sqrt().unwrap();
         let penalty = (&norm - 1.0).unwrap().square().unwrap();
-        // A block of the allocator for each number that is alone.
+        // Each scalar takes a whole block of the allocator: allow 32 of them.
         let (kept, allowed) = (device.memory_allocated(), bytes.as_u64().unwrap() + 32 * 512);
         if kept > allowed {
             more.push(format!("{name}: {kept} bytes, PyTorch's {bytes}"));

@@ -11,11 +11,11 @@ use crate::snapshot::{Key, Kind};
 pub struct SnapshotError {
     /// Bytes from the beginning of the unpacked file, where it is known.
     pub at: Option<u64>,
-    /// What stood there.
+    /// What was found there.
     pub why: Why,
 }
 
-/// What stood there.
+/// What was found there.
 #[derive(Debug)]
 pub enum Why {
     /// The system's own error, or that of gzip or zstd.

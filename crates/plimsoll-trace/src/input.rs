@@ -45,7 +45,7 @@ pub enum Found {
 /// `-` is stdin.
 ///
 /// # Errors
-/// The system's, and what is none of these.
+/// The system's error, or an input that is none of these.
 pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
     if path.as_os_str() == "-" { read_any(io::stdin().lock()) } else { read_any(opened(path)?) }
 }
@@ -53,7 +53,7 @@ pub fn open_any(path: &Path) -> Result<Found, SnapshotError> {
 /// As [`open_any`], from bytes.
 ///
 /// # Errors
-/// The system's, and what is none of these.
+/// The system's error, or an input that is none of these.
 pub fn read_any(input: impl Read) -> Result<Found, SnapshotError> {
     let (head, input) = peek::<4, _>(input)?;
     if head == log::HEAD {

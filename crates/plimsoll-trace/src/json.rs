@@ -20,7 +20,7 @@ const ACCOUNT_EVERY: u64 = 4096;
 /// Reads JSON to its end.
 ///
 /// # Errors
-/// What is no JSON, or not that of a snapshot.
+/// The text is not JSON, or not a snapshot's.
 pub(crate) fn read(input: impl Read, grant: &Grant) -> Result<Snapshot, SnapshotError> {
     let mut objects = Objects::new(grant).map_err(|why| SnapshotError { at: None, why })?;
     let (mut refused, mut containers) = (None, 0);

@@ -1,4 +1,4 @@
-//! Files that are whole or not there: [`replace`], and a snapshot into one: [`save`].
+//! Atomic file replacement, so that a file is complete or absent: [`replace`], and [`save`] for a snapshot.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Write};
@@ -32,7 +32,7 @@ pub fn save(snapshot: &Snapshot, path: &Path, sharing: Sharing) -> io::Result<()
     replace(path, |out| write(snapshot, out, sharing))
 }
 
-/// Writes a file under another name until it is whole and on the disk, then gives it its own. A file that was
+/// Writes a file under a temporary name, syncs it to disk, then renames it. A file that was
 /// there before is replaced at once.
 ///
 /// ```

@@ -272,7 +272,7 @@ impl Row {
         Row::named("", cells)
     }
 
-    /// A row with a name for programs.
+    /// A row with a name in the JSON output.
     pub fn named(name: &'static str, cells: impl IntoIterator<Item = Cell>) -> Row {
         Row { name, cells: cells.into_iter().collect() }
     }

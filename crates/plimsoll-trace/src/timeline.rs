@@ -84,7 +84,7 @@ impl Life {
 pub struct Timeline {
     /// The device's number; [`HOST_DEVICE`](crate::snapshot::HOST_DEVICE) for pinned host memory.
     pub device: i32,
-    /// Every block that was live: those from before the recording first, by address, then by birth.
+    /// Every block that was ever live: first those from before the recording, by address, then the rest, oldest first.
     pub lives: Vec<Life>,
     /// Blocks that were freed before the recording and were waiting for a stream when it began, by address.
     pub waiting_before: Vec<Life>,

@@ -128,7 +128,7 @@ impl Case<'_> {
         self.check("ring ran over", cut, self.is_cut());
     }
 
-    /// What leaks is called a leak, what does not is not; and how many steps there were.
+    /// Checks that leaks, and nothing else, are reported as leaks; and checks the number of steps.
     fn growth(&mut self) {
         let leaks = &self.explained.leaks;
         let (verdict, steps) = (leaks.whole.verdict, self.explained.steps.len());

@@ -25,7 +25,7 @@ use plimsoll::optim::{AdamW, AdamWOptions, Optimizer};
 use plimsoll::{CapturedStep, DType, Device, Result, Tensor};
 use support::{Arguments, Failure, Trained};
 
-/// A model of one of the kinds.
+/// A language model: GPT-2 or Llama.
 trait Language: Module {
     fn loss(&self, tokens: &Tensor, targets: &Tensor) -> Result<Tensor>;
 }

@@ -124,7 +124,7 @@ impl CapturedStep {
         self
     }
 
-    /// Captures at most so many shapes of inputs, 8 unless set; the step runs as usual with others.
+    /// Captures at most this many shapes of inputs, 8 unless set; the step runs as usual with others.
     #[must_use]
     pub fn most_graphs(mut self, graphs: usize) -> CapturedStep {
         self.most_graphs = graphs;

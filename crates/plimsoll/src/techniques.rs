@@ -1,6 +1,6 @@
 //! The usual techniques that save memory, each in a few lines. This module has no code.
 //!
-//! Peaks of three steps of a network of eight layers of 1,024 on a simulated device, in MB, beside PyTorch's of the same program on
+//! Peaks of three steps of a network of eight layers of 1,024 on a simulated device, in MB, and PyTorch's for the same program on
 //! a stand-in GPU: `tests/techniques.rs` compares them. The first rows are of a batch of 2,048, where activations are most of
 //! the memory; the last of one of 32, where parameters, gradients and optimizer state are.
 //!

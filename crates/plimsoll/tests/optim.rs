@@ -181,7 +181,7 @@ fn a_resumed_optimizer_goes_on_bit_for_bit() {
         }
         let halfway: Vec<Tensor> =
             whole.iter().map(|x| x.detach().copy().unwrap().requires_grad_(true).unwrap()).collect();
-        // Other options: those that were saved come with the state.
+        // Default options on purpose: loading the state restores the saved ones.
         let mut resumed = optimizer(kind, &serde_json::json!({}), halfway.clone());
         resumed.load_state_dict(&first.state_dict()).unwrap();
         for step in 2..4 {

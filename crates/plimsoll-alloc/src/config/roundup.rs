@@ -90,7 +90,7 @@ pub(super) fn write(table: &Table, rest: RoundupRest) -> Option<String> {
     // Use `>` for the equal entries at the end; it counts from the entry before it.
     let by_rest = end != 0 && tail < ROUNDUP_ENTRIES - 1;
     let counts_from = if rest == RoundupRest::AfterLast { tail - 1 } else { tail };
-    // A head that is off needs only its first entry, which keeps the next one from filling it.
+    // If the head is off (0), write only its first entry, so that the next entry does not fill it.
     let first = if table[0] == 0 && !(by_rest && head == counts_from) { 0 } else { head };
     let said = |&index: &usize| match index {
         _ if by_rest && index >= counts_from => index == counts_from && (index, table[0]) != (0, 0),

@@ -14,7 +14,7 @@ pub(super) enum Pass {
     First,
     /// With the options of every accelerator.
     Accelerator,
-    /// With those of CUDA.
+    /// Parsed with CUDA's options.
     Cuda,
 }
 

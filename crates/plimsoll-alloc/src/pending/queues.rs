@@ -6,7 +6,7 @@ use crate::block::BlockId;
 use crate::driver::EventId;
 use crate::request::StreamId;
 
-/// A queue of events for each stream, by stream, each in the order of completion.
+/// One event queue per stream, sorted by stream. Events in a queue are in the order of completion.
 #[derive(Debug, Default)]
 pub(super) struct EventQueues {
     /// Empty queues are kept, so a steady state does not allocate from the heap.

@@ -92,8 +92,8 @@ fn stream(nth: usize) -> DeviceStream {
     DeviceStream { device: nth as u32, stream: StreamId(7) }
 }
 
-/// Runs a program that begins with one block, and asks for more at its end; then, if it made sense, all that
-/// continue it by up to `more` steps. Returns their number.
+/// Runs a program, which starts with one block and requests two more at its end. If all its steps were possible, also runs
+/// every continuation of up to `more` steps. Returns the number of programs run.
 fn explore(program: &mut Vec<Step>, more: usize) -> usize {
     let mut world = World::new();
     world.alloc();

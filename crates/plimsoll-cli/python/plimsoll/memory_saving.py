@@ -223,7 +223,7 @@ def fused(optimizer: torch.optim.Optimizer) -> None:
 
 
 def expandable_segments() -> None:
-    """Switches expandable segments of PyTorch's allocator on, which fragment less. Losses and parameters keep their bits.
+    """Turns on PyTorch's expandable segments, which reduces fragmentation. Losses and parameters keep their bits.
 
     Call it before the first use of CUDA; it sets ``PYTORCH_ALLOC_CONF``.
     """

@@ -68,7 +68,7 @@ def name(ipython: Any, owner: Owner) -> None:
     if count is not None and owner.is_before:
         inside = "" if owner.function == "<module>" else f", {owner.function}"
         owner.line = f"line {owner.number} of cell [{count}]{inside}"
-    # A tensor that a variable keeps looks like a parameter or an input where nothing else tells.
+    # A tensor that a variable holds looks like a parameter or an input if nothing else shows what it is.
     if owner.function == "<module>" and owner.category not in ("workspace", "gradient", "optimizer state"):
         kept = keeper(ipython, owner, count)
         if kept is not None:

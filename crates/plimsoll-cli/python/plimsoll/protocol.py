@@ -113,7 +113,7 @@ class Late(TypedDict):
 
 
 class Holder(TypedDict):
-    """What keeps memory that grew, or that was there when memory ran out."""
+    """The owner of memory that grew, or that was live when memory ran out."""
 
     device: int
     kind: str  # as of `plimsoll.holders`
@@ -260,7 +260,7 @@ class Request(TypedDict):
 
 
 class Done(TypedDict):
-    """N.done in the folder for requests: how the fork ended, and whether another one ran beside it."""
+    """N.done in the folder for requests: how the fork ended, and whether another one ran at the same time."""
 
     status: int | str  # an exit status, EXPIRED or UNABLE
     beside: bool

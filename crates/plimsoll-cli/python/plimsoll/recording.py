@@ -80,7 +80,7 @@ class Recording:
         totals = {str(it): torch.cuda.get_device_properties(it).total_memory for it in range(torch.cuda.device_count())}
         settings = snapshot.setdefault("allocator_settings", {})
         settings["plimsoll_record"] = {"max_entries": self.max_entries, "device_total_bytes": totals}
-        # Whole or not there, also if the process is ended meanwhile.
+        # The file is complete or absent, even if the process is killed while writing.
         with open(f"{self.path}.unfinished", "wb") as file:
             pickle.dump(snapshot, file, protocol=4)  # PyTorch's viewer reads no newer one.
         os.replace(f"{self.path}.unfinished", self.path)

@@ -43,7 +43,7 @@ impl Meter {
         self.counter.as_ref().err().map(|why| format!("perf_event_open: {why}"))
     }
 
-    /// Does a piece of work that consists of `count` alike twice; the cost of one in the second run.
+    /// Runs `count` equal pieces of work twice. Returns the cost of one in the second run.
     pub(crate) fn second<E>(
         &mut self,
         count: u32,

@@ -132,7 +132,7 @@ impl Mix {
         self.run(meter, memory)
     }
 
-    /// Runs the mix twice on a device that no other uses; what a request of the second run costs.
+    /// Runs the mix twice on a device of its own. Returns the cost of a request in the second run.
     pub(super) fn cost(
         &self,
         meter: &mut Meter,

@@ -1,4 +1,4 @@
-//! `plimsoll bench`: how fast we are, beside others in the same run.
+//! `plimsoll bench`: how fast we are, compared with others in the same run.
 
 mod allocator;
 mod callgrind;

@@ -197,7 +197,7 @@ fn decide(
     Assertion { want, device: timeline.device, verdict, message, limit, actual, lines: Vec::new() }
 }
 
-/// The lines that leak, or the largest at the moment in question; beside a baseline, those that grew the most.
+/// The lines that leak, or the largest at the moment in question; with a baseline, those that grew the most.
 fn blamed(
     want: Want,
     explained: &Explained,

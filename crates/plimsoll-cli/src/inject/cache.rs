@@ -34,7 +34,7 @@ pub(crate) fn temporary() -> Result<PathBuf, Failure> {
     let others = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
     let all = [env::temp_dir()].into_iter().chain(others).chain(runtime);
     let all: Vec<PathBuf> = all.filter_map(|it| it.canonicalize().ok()).filter(|it| is_usable(it)).collect();
-    // A script in a folder without execution is of no use.
+    // A script on a file system mounted `noexec` is of no use.
     let first = all.iter().find(|it| !is_without_execution(it)).or(all.first());
     first.cloned().ok_or_else(|| {
         let message = format!(
@@ -131,7 +131,7 @@ fn own_folder(folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the folder contain these files and nothing else. Another process may do the same, or load them.
+/// Makes the folder contain these files and nothing else. Another process may be writing or loading the same files.
 fn written(folder: &Path, files: &[File<'_>]) -> io::Result<()> {
     let mut folders = BTreeSet::from([folder.to_path_buf()]);
     for (name, bytes) in files {

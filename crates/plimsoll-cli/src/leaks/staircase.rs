@@ -12,11 +12,11 @@ const BAR: u64 = 40;
 struct Fold {
     first: usize,
     last: usize,
-    /// Held at the end of the last of them.
+    /// Bytes held at the end of the last of these steps.
     held: u64,
 }
 
-/// One row for each run of steps that end alike, or where these are too many, for each so many steps.
+/// One row for each run of steps with equal ends; if there are too many runs, one row per fixed number of steps.
 fn folded(held: &[u64]) -> Vec<Fold> {
     let mut folds: Vec<Fold> = Vec::new();
     for (place, &held) in held.iter().enumerate() {

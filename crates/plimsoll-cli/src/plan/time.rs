@@ -179,7 +179,7 @@ impl Work {
         let moved = reported(Time::Copies) as f64 * parts;
         let (in_step, fetched) = (reported(Time::StepCopies), reported(Time::WeightCopies));
         cost.pcie_bytes = 2 * (moved as u64 + in_step) + fetched;
-        // Copies run beside the computation: a pass takes as long as the longer of the two, and a part of the other.
+        // Copies overlap with the computation: a pass takes as long as the longer of the two, plus a part of the shorter.
         let copies = moved / pinned_bytes_per_s;
         cost.wire_bytes = reported(Time::Sharded);
         let wire = gpu.bandwidth.nvlink_bytes_per_s.unwrap_or(gpu.bandwidth.pcie_bytes_per_s);

@@ -230,7 +230,7 @@ impl<'scope> Server<'scope> {
     /// Ends the process, and what waits for it.
     ///
     /// # Errors
-    /// Those of its run.
+    /// The errors of its run.
     pub(super) fn end(&mut self) -> Result<(), Failure> {
         let _ = fs::write(self.folder.join(END), "");
         let until = Instant::now() + GRACE;

@@ -27,7 +27,7 @@ use crate::processes;
 use crate::protocol::{APPLIED, LOADED};
 use crate::techniques::Set;
 
-/// The variable with the folder for answers.
+/// The environment variable that names the folder for answers.
 const FOLDER: &str = "PLIMSOLL_RUN_ANSWERS";
 
 /// How often to check the processes: importing PyTorch takes longer.

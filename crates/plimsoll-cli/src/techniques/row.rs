@@ -117,19 +117,19 @@ pub(crate) enum Levels {
 /// What a technique does to the time of a step, for its estimate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Time {
-    /// Nothing but what its operators take.
+    /// Adds only the time of the technique's own operators.
     Same,
-    /// The forward pass of blocks runs twice: of as many as the value says.
+    /// The forward pass of some blocks runs twice; the value says how many.
     Again,
     /// The same for the blocks inside blocks.
     NestedAgain,
     /// The forward pass of all blocks runs twice.
     AllAgain,
-    /// Bytes move to the host and back, beside the computation.
+    /// Bytes move to the host and back, overlapped with the computation.
     Copies,
-    /// Bytes move to the GPU in the forward pass, beside the computation.
+    /// Bytes move to the GPU in the forward pass, overlapped with the computation.
     WeightCopies,
-    /// Bytes move to the GPU and back in the optimizer's step, with no computation beside them.
+    /// Bytes move to the GPU and back in the optimizer's step, with no computation to hide them.
     StepCopies,
     /// Each operator runs in parts.
     Parts,

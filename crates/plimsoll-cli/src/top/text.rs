@@ -40,7 +40,7 @@ pub(super) fn bound_name(sample: &Sample, whole: bool) -> String {
     format!("{name} {}", bytes::shown(sample.bound_bytes(), whole))
 }
 
-/// What the bound is taken up by.
+/// What fills the memory bound.
 pub(super) fn of_bound(sample: &Sample) -> [(&'static str, u64); 4] {
     [
         ("live", sample.allocated_bytes),

@@ -24,7 +24,7 @@ pub(crate) struct Job {
     pub(crate) lr: f64,
     /// What products are computed in.
     pub(crate) precision: Precision,
-    /// Of start values and order.
+    /// The seed of initial values and of the order of samples.
     pub(crate) seed: u64,
     /// Threads that prepare batches.
     pub(crate) workers: usize,
@@ -44,7 +44,7 @@ pub(crate) struct Length {
 }
 
 impl Length {
-    /// The number of epochs, each of so many steps: by itself, `steps` makes more of them, never fewer. So a learning rate
+    /// The number of epochs. If `epochs` is not set, `steps` can raise it, never lower it. So a learning rate
     /// that falls over all epochs does not depend on where a run is cut off.
     pub(super) fn epochs(&self, steps_per_epoch: u64) -> u64 {
         let needed = self.steps.map_or(0, |steps| steps.div_ceil(steps_per_epoch.max(1)));

@@ -188,7 +188,7 @@ impl<'a> Run<'a> {
         self.job.length.epochs(per_epoch).saturating_mul(per_epoch)
     }
 
-    /// Goes to where a checkpoint was, if there is one to go on from.
+    /// Moves to the position of the checkpoint, if there is one to resume from.
     fn resume(&mut self, watch: &mut impl Watch) -> Result<(), Error> {
         let Some(saves) = self.saves.as_deref_mut() else { return Ok(()) };
         let Some(from) = saves.take_checkpoint() else { return Ok(()) };
@@ -259,7 +259,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// One step on one batch; the loss where there is one to read.
+    /// Takes one step on one batch. Returns the loss, if the device has values.
     fn step(&mut self, batch: &[Tensor]) -> plimsoll::Result<Option<f32>> {
         self.optimizer.set_lr(self.job.lr * self.job.task.schedule(self.progress.step, self.horizon()));
         let Run { job, network, parameters, optimizer, captured, .. } = self;
@@ -310,7 +310,7 @@ impl<'a> Run<'a> {
         Ok(Some(self.device.has_values().then_some(sum)))
     }
 
-    /// Notes what the process holds beside the allocator, should it be more than before.
+    /// Records what the process holds outside the allocator, if that is a new maximum.
     fn look_outside(&mut self) {
         self.outside_bytes = self.outside_bytes.max(memory::outside_bytes(self.device));
     }

@@ -21,9 +21,9 @@ use super::job::{Error, Job};
 use super::task::Identity;
 use crate::exit::{Exit, Failure};
 
-/// The file that a run goes on from.
+/// The file that a run resumes from.
 const CHECKPOINT: &str = "checkpoint.safetensors";
-/// The one before it, to go on from if that is damaged.
+/// The previous checkpoint, used if the newest one is damaged.
 const PREVIOUS: &str = "checkpoint-previous.safetensors";
 /// The weights alone.
 const WEIGHTS: &str = "model.safetensors";
@@ -32,7 +32,7 @@ const KEY: &str = "train";
 /// The name of the device's generator in a checkpoint.
 const GENERATOR: &str = "device";
 
-/// Where to save, and what to go on from.
+/// Where to save, and what to resume from.
 #[derive(Args)]
 pub(crate) struct SaveArgs {
     /// Save checkpoints and weights into this folder: every --save-every steps, at the end, and on Ctrl-C or SIGTERM
@@ -58,7 +58,7 @@ pub(crate) struct Saves {
     facts: Facts,
     companions: Vec<(&'static str, String)>,
     checkpoint: Option<Loaded>,
-    /// Whether the checkpoint to go on from is in this folder.
+    /// Whether the checkpoint to resume from is in this folder.
     starts_here: bool,
     /// Whether the checkpoint there is this run's own, or the one it went on from.
     is_own: bool,
@@ -74,7 +74,7 @@ struct Facts {
     data: u64,
 }
 
-/// How far a run is, with what it has measured: everything that a checkpoint keeps beside tensors and generators.
+/// How far a run is, with what it has measured: everything that a checkpoint keeps besides tensors and generators.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Progress {
     pub(super) step: u64,
@@ -99,7 +99,7 @@ pub(super) struct Saved<'a> {
     pub(super) progress: &'a Progress,
 }
 
-/// A checkpoint to go on from.
+/// A checkpoint to resume from.
 pub(super) struct Loaded {
     file: Checkpoint,
     progress: Progress,
@@ -199,7 +199,7 @@ impl Saves {
         self.starts_here
     }
 
-    /// The checkpoint to go on from, once.
+    /// The checkpoint to resume from; `None` after the first call.
     pub(super) fn take_checkpoint(&mut self) -> Option<Loaded> {
         self.checkpoint.take()
     }
@@ -312,7 +312,7 @@ impl Loaded {
         Err(Failure::new(Exit::Usage, message))
     }
 
-    /// Loads everything; gives back how far the run was, and which tensors have NaN or infinite values.
+    /// Loads everything. Returns how far the run was, and which tensors have NaN or infinite values.
     pub(super) fn load(
         self,
         module: &dyn Module,

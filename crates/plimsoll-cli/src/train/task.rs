@@ -32,7 +32,7 @@ pub(crate) trait Task {
     /// Host bytes of the data set.
     fn data_set_bytes(&self) -> u64;
 
-    /// The network, with start values.
+    /// The network, with initial values.
     ///
     /// # Errors
     /// Out of memory.
@@ -129,7 +129,7 @@ pub(crate) enum Metric {
     Loss,
 }
 
-/// What tells a job from others: see [`Task::identity`].
+/// What distinguishes a job from others: see [`Task::identity`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Identity {
     /// Options and their values.

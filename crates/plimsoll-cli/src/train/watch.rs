@@ -6,12 +6,12 @@ use super::job::Place;
 
 /// What an observer sees of a running job. Each method may be left out.
 pub(crate) trait Watch {
-    /// The job goes on from a checkpoint.
+    /// The job resumes from a checkpoint.
     fn resumed(&mut self, place: Place) {
         let _ = place;
     }
 
-    /// A step of so many samples is done. `loss` is there where the device has values.
+    /// A step of this many samples is done. `loss` is there where the device has values.
     fn step(&mut self, place: Place, samples: usize, loss: Option<f32>, device: &Device) {
         let _ = (place, samples, loss, device);
     }

@@ -191,7 +191,7 @@ impl Api {
 
     fn get<T>(&self, from: &Descriptor, name: c_int, kind: c_int, values: &mut [T]) -> Result<usize> {
         let (mut count, capacity) = (0, values.len() as i64);
-        // SAFETY: a live, finished descriptor; room for `capacity` values of the kind's size, of which at most so many are written.
+        // SAFETY: a live, finished descriptor; room for `capacity` values of the kind's size. cuDNN writes at most `capacity`.
         let code = unsafe {
             (self.functions.cudnnBackendGetAttribute)(
                 from.handle,
@@ -206,7 +206,7 @@ impl Api {
         Ok(usize::try_from(count).unwrap_or(0).min(values.len()))
     }
 
-    /// The descriptors that an attribute has, at most so many.
+    /// The descriptors that an attribute has, at most this many.
     pub(super) fn parts(
         &self,
         of: &Descriptor,

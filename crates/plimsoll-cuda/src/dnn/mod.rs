@@ -99,7 +99,7 @@ impl Dnn {
         self.api.path()
     }
 
-    /// Whether it computes a convolution in a workspace of so many bytes: plans it when it is first asked.
+    /// Whether it can compute a convolution in a workspace of this many bytes. Plans the convolution at the first call.
     pub(crate) fn takes(&mut self, convolution: &Convolution, workspace_bytes: usize) -> bool {
         let key = Key::of(convolution);
         if let Some(plan) = self.convolutions.get(&key) {

@@ -56,7 +56,7 @@ impl<'a> Heads<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Mask<'a> {
     None,
-    /// These numbers of floating point, of that type.
+    /// Adds floating-point values of this type, with these strides.
     Add(&'a [u8], DType, [usize; 4]),
     /// Nothing where the byte is not 0, else minus infinity.
     Keep(&'a [u8], [usize; 4]),

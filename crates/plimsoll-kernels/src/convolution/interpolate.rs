@@ -141,7 +141,7 @@ pub fn interpolate<S: Copy + Send + Sync + Default, T: Float>(
                         for (channel, out) in out.iter_mut().enumerate() {
                             let mut sum = T::default();
                             for (at, share) in rows {
-                                // A row that does not count may hold what is not a number.
+                                // A row that does not count may hold NaN.
                                 if share == T::default() {
                                     continue;
                                 }

@@ -14,7 +14,7 @@ use crate::walk::Walk;
 #[derive(Debug, Clone, Copy)]
 pub struct Operand<'a, T> {
     pub data: &'a [T],
-    /// Elements between neighbours, per dimension; 0 repeats.
+    /// The stride of each dimension, in elements; 0 broadcasts.
     pub strides: &'a [usize],
 }
 

@@ -10,7 +10,7 @@ pub enum Side {
 }
 
 /// `out[r][i]` = the place of `values[r][i]` in row `r` of `sorted`, rows of `len`; with `shared`, every row of values looks
-/// into the one row of `sorted`. What is not a number belongs at the end.
+/// into the one row of `sorted`. NaN belongs at the end.
 pub fn search<T: Copy + PartialOrd + Sync>(
     (sorted, len, shared): (&[T], usize, bool),
     (values, per_row): (&[T], usize),
@@ -22,7 +22,7 @@ pub fn search<T: Copy + PartialOrd + Sync>(
             let value = values[start + i];
             let row = if shared { 0 } else { (start + i) / per_row };
             let row = &sorted[row * len..][..len];
-            // Not `!(x < value)`: an element that is not a number is at the end, and larger than all.
+            // Not `!(x < value)`: NaN is at the end, and larger than all.
             *out = row.partition_point(|&x| match side {
                 Side::Left => x < value || not_a_number(value) && !not_a_number(x),
                 Side::Right => x <= value || not_a_number(value),

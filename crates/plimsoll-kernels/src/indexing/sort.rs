@@ -1,6 +1,6 @@
 //! Rows in order, and the first of them: an order is a list of places.
 //!
-//! What is not a number comes after all numbers, and equal elements keep their order, whichever way the order runs. `f32` keys
+//! NaN comes after all numbers, and equal elements keep their order, whichever way the order runs. `f32` keys
 //! and their places are sorted together as one integer.
 
 use crate::number::Number;

@@ -25,7 +25,7 @@ const PIECE: [usize; 2] = [8 * ROWS, 8 * COLS];
 /// Groups or panels that a thread packs at a time.
 const PACK_SETS: usize = 4;
 
-/// Multiply-adds at least: packing and two loops over threads must be little beside them.
+/// The fewest multiply-adds for which packing and two loops over threads are negligible.
 const WORK: usize = 1 << 23;
 /// Floats of a cache line.
 const LINE: usize = 16;

@@ -298,7 +298,7 @@ pub fn statistics<T: Float>(size: Channels, eps: f64, x: &[T], [mean, variance, 
                         let off = total(size, &sums[0], lane) / n;
                         let squares = total(size, &sums[1], lane) / n - off * off;
                         mean[at + lane] = T::of(level[lane] + off);
-                        // Rounding may leave less than nothing; what is not a number stays so.
+                        // Rounding may make it negative. NaN stays NaN.
                         variance[at + lane] = T::of(if squares < 0.0 { 0.0 } else { squares });
                         rstd[at + lane] = T::of(1.0 / (variance[at + lane].wide() + eps).sqrt());
                     }
@@ -315,7 +315,7 @@ pub fn inverse_deviation<T: Float>(variance: &[T], eps: f64, rstd: &mut [T]) {
     }
 }
 
-/// `max(y, 0)`; not a number stays so.
+/// `max(y, 0)`; NaN stays NaN.
 #[inline(always)]
 fn relu<T: Float>(y: T) -> T {
     if y <= T::default() { T::default() } else { y }

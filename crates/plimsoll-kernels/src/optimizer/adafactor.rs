@@ -87,7 +87,7 @@ impl<T: Float> Variance<'_, T> {
     }
 }
 
-/// The larger; not a number stays, as in PyTorch.
+/// The larger of the two, or NaN if either is NaN, as in PyTorch.
 fn largest<T: Float>(a: T, b: T) -> T {
     if a < b { b } else { a }
 }

@@ -18,7 +18,7 @@ pub fn multinomial_scratch_len(weights: usize) -> usize {
 /// What is wrong with the weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum BadWeights {
-    /// A weight that is below 0, infinite or not a number.
+    /// A weight that is negative, infinite or NaN.
     Weight { row: usize, place: usize, value: f64 },
     /// Fewer weights above 0 than are needed.
     Few { row: usize, found: usize, needed: usize },

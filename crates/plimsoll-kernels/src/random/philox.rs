@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_words_are_those_of_random123() {
-        // Its known answers for a counter and a key of zeros, and of ones.
+        // Random123's known answers for an all-zero and an all-one counter and key.
         let zeros = words(RandomStream { seed: 0, stream: 0 }, 0);
         assert_eq!(zeros.map(|lane| lane[0]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);
         let ones = words(RandomStream { seed: u64::MAX, stream: u64::MAX }, u64::MAX);

@@ -17,7 +17,7 @@ pub(super) struct Step {
 }
 
 impl Step {
-    /// The step that is taken as number `i`, where a row has so many gates.
+    /// The `i`-th step to be taken, with `gates` gates per row.
     pub(super) fn of(steps: &Steps, i: usize, gates: usize) -> Step {
         let (time, before) = steps.at(i);
         Step { steps: *steps, time, before, rows: (CHUNK / gates.max(1)).clamp(1, steps.batch.max(1)) }

@@ -3,7 +3,7 @@
 use super::fold::Fold;
 use crate::number::{Float, Number};
 
-/// The largest or smallest element and the place of the first of equals; the first that is not a number wins.
+/// The largest or smallest element and where it is; of equal ones the first. The first NaN wins.
 #[derive(Clone, Copy, Debug)]
 pub struct Extreme {
     pub largest: bool,
@@ -182,7 +182,7 @@ impl MomentState {
     #[inline(always)]
     pub fn variance(self, correction: f64) -> f64 {
         let around_mean = self.squares - self.sum * self.sum / self.count;
-        // As PyTorch: a divisor below 0 counts as 0. Rounding may go below 0, infinities make what is not a number.
+        // As PyTorch: a divisor below 0 counts as 0. Rounding may go below 0, and infinities give NaN.
         let around_mean = if around_mean < 0.0 { 0.0 } else { around_mean };
         around_mean / (self.count - correction).max(0.0)
     }

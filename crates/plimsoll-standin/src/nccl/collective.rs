@@ -136,7 +136,7 @@ pub(super) fn called(comm: CommHandle, known: Option<&[u8]>) -> Outcome<u64> {
     Ok(call)
 }
 
-/// A collective with unknown results: so many bytes at `to`.
+/// A collective with unknown results: this many bytes at `to`.
 fn computed(comm: CommHandle, to: u64, bytes: usize) -> Outcome {
     kernel_somewhere();
     if bytes > 0 {

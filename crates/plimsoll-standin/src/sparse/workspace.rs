@@ -18,7 +18,7 @@ const DEFAULT: c_int = 0;
 const FIRST: c_int = 4;
 /// The alignment of arrays.
 const ALIGNMENT: u64 = 128;
-/// From this density on, a sampled product is computed as a dense product: between 15 and 20 % on an H200.
+/// At this density and above, a sampled product is computed as a dense one. On an H200 the limit is between 15 and 20 %.
 const DENSE_SHARE: f64 = 0.2;
 
 impl Sparse {

@@ -1,4 +1,4 @@
-//! Finding where a gradient became not a number: the derivative that gave it, and the line that recorded it.
+//! Finds where a gradient became NaN: the derivative that produced it, and the line that recorded it.
 
 use std::backtrace::Backtrace;
 use std::cell::Cell;
@@ -78,7 +78,7 @@ fn frames_of_program(stack: &str) -> String {
     if own.is_empty() { stack.to_owned() } else { own.join("\n") }
 }
 
-/// In anomaly mode, an error where a gradient that a derivative gave has a value that is not a number.
+/// In anomaly mode, an error if a derivative produced a gradient with a NaN.
 pub(crate) fn check(node: &Node, grads: &[Option<Tensor>]) -> Result<()> {
     if !ON.get() {
         return Ok(());

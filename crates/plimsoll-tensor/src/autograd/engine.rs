@@ -45,7 +45,7 @@ pub(super) struct Pass<'a> {
 }
 
 impl<'a> Pass<'a> {
-    /// Runs from the roots with the gradients to start from; the gradients of the targets.
+    /// Runs from the roots with their initial gradients. Returns the gradients of the targets.
     pub(super) fn run(
         roots: Vec<(Edge, Tensor)>,
         targets: Option<&'a [Edge]>,
@@ -219,7 +219,7 @@ fn wrong(node: &Node, message: &str) -> Error {
     Error::autograd(node.name(), format!("{message}{owner}"))
 }
 
-/// Both together; the first is changed in place where nobody sees that.
+/// The sum of both, in place in the first if nothing else uses it.
 fn sum_of(first: Option<Tensor>, second: Tensor) -> Result<Tensor> {
     match first {
         None => Ok(second),
@@ -249,7 +249,7 @@ fn accumulate(leaf: &Tensor, grad: Tensor) -> Result<()> {
     }
 }
 
-/// A gradient that nobody else looks at, as the leaf's own. It lies row-major, or as the leaf does.
+/// A gradient that nothing else uses, as the leaf's own. Its layout is row-major or the leaf's.
 fn first_gradient(leaf: &Tensor, grad: Tensor) -> Result<Tensor> {
     let (category, label) = (Category::Gradient, leaf.label_id());
     let lies_well = || grad.is_contiguous() || grad.data().layout == leaf.data().layout.dense();

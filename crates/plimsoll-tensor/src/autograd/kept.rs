@@ -14,7 +14,7 @@ use crate::tensor::{Edge, Node, Tensor};
 pub struct Kept {
     /// Its bytes, without the allocator's rounding.
     pub bytes: u64,
-    /// The sizes of the tensor, as the newest operation keeps it.
+    /// The tensor's shape, as saved by the most recent operation.
     pub shape: Vec<usize>,
     /// Its type.
     pub dtype: DType,

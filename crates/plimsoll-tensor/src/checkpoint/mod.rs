@@ -189,7 +189,7 @@ impl<F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static> Piece<F> {
         }
     }
 
-    /// Keeps a tensor of the second run. The last one ends it by an error that nobody sees.
+    /// Keeps a tensor of the second run. The last one ends the run with an internal error.
     fn keep(&self, tensor: &Tensor, progress: &Mutex<Progress>) -> Result<()> {
         let mut progress = progress.lock().unwrap_or_else(PoisonError::into_inner);
         let number = progress.next;

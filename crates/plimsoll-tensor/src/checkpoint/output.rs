@@ -77,7 +77,7 @@ fn attach<F>(out: &Tensor, f: F, first: FirstRun, inputs: &[&Tensor])
 where
     F: Fn(&[Tensor]) -> Result<Tensor> + Send + Sync + 'static,
 {
-    // Memory of an input, or of a leaf, is there anyway.
+    // The memory of an input or a leaf stays allocated anyway.
     let Some((node, _)) = out.made_by() else { return };
     if inputs.iter().any(|input| input.shares_storage(out)) {
         return;

@@ -1,4 +1,4 @@
-//! How an operator describes its work on an NVIDIA GPU: launches of kernels and matrix products, by sizes and addresses.
+//! How an operator describes its work on an NVIDIA GPU: as kernel launches and matrix products, with sizes and addresses.
 //!
 //! [`Kernel::cuda`](crate::Kernel::cuda) writes them into a [`CudaCall`]; `cuda_device/` queues them. Nothing here needs a GPU, so
 //! a description can be looked at and its kernels compiled without one. The texts are beside the files that lay
@@ -168,7 +168,7 @@ impl<'a> CudaCall<'a> {
         self.scratch.map_or(0, |scratch| scratch.address)
     }
 
-    /// Asks for a kernel with so many blocks.
+    /// Asks for a kernel with this many blocks.
     pub(crate) fn launch(&mut self, source: Source, grid: [usize; 3], block: u32, args: Args) -> Result<()> {
         let op = self.op;
         let [x, y, z] = grid.map(|n| u32::try_from(n).ok());
@@ -219,12 +219,12 @@ pub(crate) fn name(dtype: DType) -> &'static str {
     }
 }
 
-/// Threads of a block that works on a row of so many elements.
+/// Threads of a block that works on a row of this many elements.
 pub(crate) fn threads_for(cols: usize) -> u32 {
     u32::try_from(cols.clamp(32, 512).next_power_of_two()).unwrap_or(512)
 }
 
-/// Blocks of `block` threads for so many elements, each thread with `each` of them: no more than make a device busy, since
+/// Blocks of `block` threads for this many elements, each thread with `each` of them: no more than make a device busy, since
 /// kernels go on from the end of the grid.
 pub(crate) fn blocks_for(elements: usize, block: usize, each: usize) -> usize {
     elements.div_ceil(block * each).min(1 << 20)

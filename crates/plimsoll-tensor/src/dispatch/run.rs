@@ -14,7 +14,7 @@ use crate::layout::Layout;
 use crate::operator::{Operator, Output, Place};
 use crate::tensor::Tensor;
 
-/// What came of an operator.
+/// The result of running an operator.
 #[derive(Default)]
 pub(super) struct Execution {
     pub(super) outs: SmallVec<[Data; 1]>,

@@ -67,7 +67,7 @@ struct Inner {
     /// Whether it was requested in inference mode.
     inference: bool,
     account: Mutex<Account>,
-    /// Readers and the one writer of the bytes; the bytes themselves belong to the device.
+    /// Guards the bytes for many readers or one writer. The bytes themselves belong to the device.
     lock: RwLock<()>,
 }
 

@@ -41,7 +41,7 @@ impl Storage {
         matches!(self.account().backing, Backing::Pinned { .. })
     }
 
-    /// Where the bytes are at this moment, for a report: they may leave at the next. `Locks::address` is for use.
+    /// The current address, for reports only: the bytes may be evicted at any time. To access them, use `Locks::address`.
     pub(crate) fn address_now(&self) -> Option<Addr> {
         Some(self.0.address.load(Ordering::Relaxed)).filter(|&address| address != AWAY).map(Addr)
     }

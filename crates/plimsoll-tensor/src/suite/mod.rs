@@ -177,7 +177,7 @@ pub fn check_on(case: &Case, device: &Device) -> std::result::Result<(), String>
 /// Of the largest value, or of 1: other kernels add up in another order.
 const OTHER_KERNELS_TOLERANCE: f64 = 1e-4;
 
-/// What came of a case on a device with kernels of its own.
+/// The result of a case on a device with its own kernels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Its values are the host's, but for rounding.

@@ -141,7 +141,7 @@ pub(crate) struct Node {
     pub(super) derivative: Mutex<Option<Arc<dyn Derivative>>>,
 }
 
-/// Called with a gradient; what it gives back, if anything, takes its place.
+/// Called with a gradient. If it returns a tensor, that replaces the gradient.
 type GradHook = Arc<dyn Fn(&Tensor) -> Result<Option<Tensor>> + Send + Sync>;
 /// Called with a leaf.
 type LeafHook = Arc<dyn Fn(&Tensor) -> Result<()> + Send + Sync>;

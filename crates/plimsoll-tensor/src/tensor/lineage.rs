@@ -206,7 +206,7 @@ impl Derivative for AsStrided {
     }
 }
 
-/// The gradient of a tensor that lies as `base`, from that of a view of it: zero outside of the view.
+/// The gradient of a tensor laid out like `base`, from the gradient of a view of it: zero outside the view.
 ///
 /// # Errors
 /// A view that has elements several times in another way than by being expanded; out of memory.

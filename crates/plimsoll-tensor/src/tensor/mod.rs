@@ -98,7 +98,7 @@ impl Tensor {
         self.data().layout.is_contiguous()
     }
 
-    /// Marks a leaf as wanting a gradient, or not; gives back a handle of it. As `Tensor.requires_grad_`.
+    /// Sets whether a leaf requires a gradient. Returns a handle of it. As `Tensor.requires_grad_`.
     ///
     /// # Errors
     /// A tensor that an operation made (it wants what its inputs want; `detach` it first); a type through
@@ -203,7 +203,7 @@ impl Tensor {
         self.0.replaced.load(Ordering::Relaxed)
     }
 
-    /// Makes `first` the gradient where there is none yet; where there is one, gives back both.
+    /// Makes `first` the gradient if there is none yet; otherwise returns both.
     pub(crate) fn set_first_grad(&self, first: Tensor) -> Option<(Tensor, Tensor)> {
         let mut slot = self.0.grad.lock().unwrap_or_else(PoisonError::into_inner);
         match &*slot {

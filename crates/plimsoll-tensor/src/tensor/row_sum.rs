@@ -1,4 +1,4 @@
-//! The sum of a gradient's rows, which a bias's gradient is: a kernel that writes a gradient can make it in the same pass.
+//! The sum of a gradient's rows, which is the gradient of a bias. A kernel that writes a gradient can also write the sum.
 //!
 //! The tensor keeps the sum until its values change, and gives it away once.
 
@@ -7,21 +7,21 @@ use std::sync::PoisonError;
 use super::{Edge, Tensor};
 
 impl Edge {
-    /// Whether the sum of the gradient's rows is wanted where this leads, as the gradient of a bias.
+    /// Whether the node at the end of this edge wants the sum of the gradient's rows, for the gradient of a bias.
     pub(crate) fn wants_row_sum(&self) -> bool {
         matches!(self, Edge::Node(node, 0) if node.wants_row_sum())
     }
 }
 
 impl Tensor {
-    /// Gives a gradient the sum of its rows, which was made with it.
+    /// Attaches the sum of its rows to a gradient, which the same kernel computed.
     pub(crate) fn bring_row_sum(&self, sum: Tensor) {
         let version = self.data().storage.version();
         let old = self.0.row_sum.lock().unwrap_or_else(PoisonError::into_inner).replace((sum, version));
         drop(old);
     }
 
-    /// The sum of its rows `[cols]` that it brings, once.
+    /// Takes the attached sum of its rows, `[cols]`, if it is still valid.
     pub(crate) fn take_row_sum(&self) -> Option<Tensor> {
         let brought = self.0.row_sum.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A sum that came along has no derivative.

@@ -47,12 +47,12 @@ impl WorkQueue {
         self.lock().queued
     }
 
-    /// Whether so many pieces are done.
+    /// Whether this many pieces are done.
     pub(super) fn has_done(&self, pieces: u64) -> bool {
         self.lock().done >= pieces
     }
 
-    /// Waits until so many pieces are done.
+    /// Waits until this many pieces are done.
     pub(super) fn wait_for(&self, pieces: u64) {
         let mut state = self.lock();
         while state.done < pieces {

@@ -78,7 +78,7 @@ pub struct Pin {
     pub memory: Memory,
     /// Bytes in blocks, live or waiting for a stream.
     pub held_bytes: u64,
-    /// Cached bytes beside them.
+    /// Cached bytes next to them.
     pub pinned_bytes: u64,
     /// The blocks that pin it, the oldest first.
     pub blocks: Vec<PinningBlock>,

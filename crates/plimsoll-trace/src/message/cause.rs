@@ -10,8 +10,8 @@ pub struct Shortage {
     pub cause: Cause,
     /// Free memory that the request could have had if it were contiguous: the GPU's, and what the allocator caches.
     pub free_bytes: Option<u64>,
-    /// How far the missing or spare bytes may be off, as the message's figures have two decimals. A cause whose bytes are
-    /// fewer is a guess.
+    /// How far the missing or spare bytes may be off, as the message's figures have two decimals. A cause that accounts
+    /// for fewer bytes than this is a guess.
     pub rounding_bytes: u64,
     /// Whether other processes hold at least as much as was missing.
     pub held_by_others: bool,

@@ -38,7 +38,7 @@ pub struct Profile {
 }
 
 impl Profile {
-    /// The events of a trace; `None` if it is none. If the trace is cut off, those before the cut.
+    /// The events of a trace; `None` if the text is not a trace. If the trace is cut off, those before the cut.
     pub(super) fn read(input: impl Read) -> Option<Profile> {
         let mut profile = Profile::default();
         let mut json = serde_json::Deserializer::from_reader(input);

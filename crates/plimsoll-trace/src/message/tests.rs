@@ -305,7 +305,7 @@ fn of_several_messages_of_a_process_the_last_ended_it() {
         )
     };
     let first = failed(5, 900, 0);
-    // What is printed without figures, or again, is none.
+    // A message without figures, or a repeated one, does not count.
     for end in ["", "CUDA out of memory.\n", "worker: CUDA out of memory. Tried to allocate 700.00 MiB.\n"] {
         let found = log(&format!("{first}retrying with half the batch\nstep 1\n{}{end}", failed(9, 700, 0)));
         let [process] = found.processes().try_into().unwrap_or_else(|_| panic!("{found:?}"));

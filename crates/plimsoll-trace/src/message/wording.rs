@@ -216,7 +216,7 @@ fn before(text: &str, words: &str) -> Option<u64> {
     leading(&format!("{whole}{point}{number} {unit}")).map(|(bytes, _)| bytes)
 }
 
-/// The digits at the end of a text, with a point among them.
+/// The number at the end of a text, possibly with a decimal point.
 fn last_number(text: &str) -> &str {
     let is_part = |char: char| char.is_ascii_digit() || char == '.';
     &text[text.trim_end_matches(is_part).len()..]

@@ -13,7 +13,7 @@ use crate::snapshot::{EventIndex, Snapshot, StackId};
 use crate::timeline::Timeline;
 pub(crate) use release::{Cause, releases};
 
-/// What a recording shows about memory pressure, beside requests that failed.
+/// What a recording shows about memory pressure, besides failed requests.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Pressure {
     /// Requests that were refused first and then served, in order.

@@ -110,7 +110,7 @@ impl Compared<'_> {
         let [a, b] = self.comparison.totals.map(|totals| totals.peak_allocated_bytes);
         let by = i128::from(b) - i128::from(a);
         let most = lines.iter().map(|line| line.bytes().unsigned_abs()).max().unwrap_or(0);
-        // Lines that changed little beside the first are left to the table.
+        // Lines that changed little compared with the first appear only in the table.
         let largest = lines.iter().filter(|line| line.bytes().unsigned_abs() * 10 >= most.max(1));
         let causes: Vec<String> = largest
             .take(3)

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use crate::snapshot::{Action, Event, Setting, Snapshot, Stage, TextId};
 
-/// What tells that the ring ran over.
+/// The evidence that the ring overflowed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RanOver {
     /// The file says so.

@@ -79,7 +79,7 @@ impl Objects {
         Ok(self.snapshot)
     }
 
-    /// Makes the categories those of the file's list, in its order, then those that only events name.
+    /// Numbers the categories: first the file's list, in its order, then those that only events name.
     fn list_categories(&mut self, listed: Vec<TextId>) -> Result<(), Why> {
         let named = std::mem::replace(&mut self.snapshot.categories, listed);
         if named.is_empty() {

@@ -393,8 +393,8 @@ impl List {
     }
 }
 
-/// Adds a record to the range that a list is, if it is the one made after the last. Memory lies at one place
-/// only, so one that stands in a list again is refused: a reference of two bytes would repeat all its blocks.
+/// Appends a record to a list, which is stored as a range: it must be the record created right after the list's last
+/// one. A record that is in a list twice is refused: a two-byte reference could repeat all its blocks.
 fn extend_once<T>(range: &mut Range<u32>, records: &[T], at: u32, what: &'static str) -> Result<(), Why> {
     if at != range.end || at as usize >= records.len() {
         return Err(Why::Twice(what));

@@ -96,7 +96,7 @@ pub(super) fn serves_rest(
     let mut run = Run::new(program, config, capacity_bytes);
     program.steps[..last].iter().for_each(|step| run.step(step));
     let requests = std::iter::once(bytes).chain(rest.requests.iter().copied());
-    // What is served stays held: the simulated device ends with this function.
+    // Served requests are never freed: the simulated device ends with this function.
     let is_served = requests.map(|bytes| run.ask(pool, bytes, stream)).all(|served| served.is_some());
     let unlisted = if rest.requests.is_empty() { rest.bytes } else { 0 };
     let needed = run.allocator.observer_mut().allocated_bytes.saturating_add(unlisted);

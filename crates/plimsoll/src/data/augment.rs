@@ -16,7 +16,7 @@ const IMAGES: &str = "images";
 pub struct Augment {
     /// Half of the images are mirrored, left to right. As torchvision: `RandomHorizontalFlip`.
     pub flip: bool,
-    /// Images are shifted by up to so many pixels in both directions. Pixels that come in are 0: black, or the mean of
+    /// Images are shifted by up to this many pixels in both directions. Pixels that come in are 0: black, or the mean of
     /// normalised images. As torchvision: `RandomCrop(size, padding)`, after `Normalize`.
     pub padding: usize,
 }

@@ -171,7 +171,7 @@ impl RandomSampler {
         Self { len, seed, draws: None }
     }
 
-    /// Draws so many samples in an epoch, each from all of the data set. It takes no memory, however large
+    /// Draws this many samples in an epoch, each from all of the data set. It takes no memory, however large
     /// the data set. As PyTorch: `replacement=True, num_samples=draws`. Of an empty data set nothing is drawn.
     #[must_use]
     pub const fn with_replacement(self, draws: usize) -> Self {

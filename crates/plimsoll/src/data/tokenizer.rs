@@ -43,7 +43,7 @@ impl Tokenizer {
     /// Opens a `tokenizer.json`. Truncation and padding that it asks for do not happen: texts are encoded whole.
     ///
     /// # Errors
-    /// If the file cannot be read, is damaged, or is none.
+    /// If the file cannot be read, is damaged, or is not a tokenizer.
     pub fn open(path: &Path) -> Result<Self, DataError> {
         let bytes = fs::read(path).map_err(|source| DataError::Io {
             path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! BERT: the names, shapes and start values of `transformers`' `BertModel` and `BertForMaskedLM`.
+//! BERT: the names, shapes and initial values of `transformers`' `BertModel` and `BertForMaskedLM`.
 
 mod config;
 
@@ -22,10 +22,10 @@ pub struct Bert {
 }
 
 impl Bert {
-    /// A new model with BERT's start values.
+    /// A new model with BERT's initial values.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Heads that do not divide the width; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: BertConfig) -> Result<Bert> {
         let pooler = Pooler {
             dense: linear(&scope.at("pooler").at("dense"), config.hidden_size, config.hidden_size)?,
@@ -171,7 +171,7 @@ impl Module for Transform {
 }
 
 impl BertForMaskedLm {
-    /// A new model with BERT's start values.
+    /// A new model with BERT's initial values.
     ///
     /// # Errors
     /// As [`Bert::new`].

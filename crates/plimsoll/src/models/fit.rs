@@ -3,8 +3,8 @@
 use plimsoll_tensor::{Device, Error, Result, SimConfig};
 
 /// The fewest of `layers` layers that must recompute for `train` to reserve no more than `limit_bytes`; `None` where all of them are
-/// not enough. `train` takes some training steps with so many layers on a simulated device, which requests what the real one
-/// would: two steps reach the peak, as the optimizer's state is there from the first on.
+/// not enough. `train` takes some training steps with the given number of recomputing layers, on a simulated device, which
+/// requests what a real one would. Two steps reach the peak, because the first creates the optimizer's state.
 ///
 /// ```
 /// use plimsoll::models::{Gpt2, Gpt2Config, layers_to_recompute};

@@ -1,4 +1,4 @@
-//! GPT-2: the names, shapes and start values of `transformers`' `GPT2LMHeadModel`.
+//! GPT-2: the names, shapes and initial values of `transformers`' `GPT2LMHeadModel`.
 
 use std::cell::Cell;
 
@@ -156,10 +156,10 @@ impl Module for Transformer {
 }
 
 impl Gpt2 {
-    /// A new model with GPT-2's start values.
+    /// A new model with GPT-2's initial values.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Heads that do not divide the width; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: Gpt2Config) -> Result<Gpt2> {
         if config.n_head == 0 || !config.n_embd.is_multiple_of(config.n_head) {
             let message = format!("{} heads do not divide a width of {}", config.n_head, config.n_embd);

@@ -1,4 +1,4 @@
-//! Llama: the names, shapes and start values of `transformers`' `LlamaForCausalLM`.
+//! Llama: the names, shapes and initial values of `transformers`' `LlamaForCausalLM`.
 
 use plimsoll_tensor::checkpoint::{checkpoint, recompute_output};
 use plimsoll_tensor::label::{LabelId, Span};
@@ -13,7 +13,7 @@ use crate::nn::{Embedding, Init, Linear, Module, ModuleList, ResidualStream, Rms
 /// Sizes of a Llama.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LlamaConfig {
-    /// Number of tokens that there are.
+    /// Number of tokens in the vocabulary.
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
@@ -176,10 +176,10 @@ impl Module for Inner {
 }
 
 impl Llama {
-    /// A new model with Llama's start values.
+    /// A new model with Llama's initial values.
     ///
     /// # Errors
-    /// Heads that do not divide what they must; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Heads that do not divide what they must; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: LlamaConfig) -> Result<Llama> {
         let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
         let divides = |a: usize, b: usize| a > 0 && b.is_multiple_of(a);

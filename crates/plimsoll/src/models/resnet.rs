@@ -1,4 +1,4 @@
-//! ResNet: the names, shapes and start values of torchvision's `resnet18` to `resnet152`, of its wide ResNets and ResNeXts.
+//! ResNet: the names, shapes and initial values of torchvision's `resnet18` to `resnet152`, of its wide ResNets and ResNeXts.
 
 use plimsoll_tensor::{Error, Result, Tensor};
 
@@ -142,10 +142,10 @@ pub struct ResNet {
 }
 
 impl ResNet {
-    /// A new model with torchvision's start values.
+    /// A new model with torchvision's initial values.
     ///
     /// # Errors
-    /// A size of 0; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// A size of 0; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: ResNetConfig) -> Result<ResNet> {
         let fail = |message: String| Err(Error::Argument { op: "resnet", message });
         let sizes = [config.width, config.in_channels, config.num_classes, config.groups];

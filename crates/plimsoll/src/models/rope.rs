@@ -48,8 +48,8 @@ pub enum RopeScaling {
         /// Tokens in a sequence of the pretraining.
         original_max_position_embeddings: usize,
     },
-    /// High frequencies kept, low ones divided by `factor`, those between mixed by their place, and queries and keys made larger:
-    /// YaRN. [`Yarn::default`] has the values that `transformers` takes for what is not given.
+    /// YaRN: keeps high frequencies, divides low ones by `factor`, blends those in between, and scales queries and keys up.
+    /// [`Yarn::default`] has the defaults of `transformers`.
     Yarn(Yarn),
     /// Each frequency divided by a number of its own, one list for sequences up to the pretraining's length and one for longer
     /// ones: Phi-3 and others.

@@ -28,7 +28,7 @@ impl Tables {
         Tables { label: scope.label(), base, width, scaling, longest: Arc::default(), made: Arc::default() }
     }
 
-    /// Cosines and sines for sequences of so many tokens.
+    /// Cosines and sines for sequences of this many tokens.
     pub(super) fn of(&self, length: usize, device: &Device) -> Result<[Tensor; 2]> {
         let longest = self.longest.of(self.scaling.as_ref(), length);
         let depends_on_length = match self.scaling {
@@ -52,7 +52,7 @@ impl Tables {
         Ok([cos.narrow(0, 0, length)?, sin.narrow(0, 0, length)?])
     }
 
-    /// Tables of so many rows, for sequences of `length` tokens.
+    /// Tables of this many rows, for sequences of `length` tokens.
     fn make(&self, rows: usize, length: usize, device: &Device) -> Result<[Tensor; 2]> {
         let _owner = Span::layer(self.label);
         let Turns { frequencies, scale } = rope::turns(self.base, self.width, self.scaling.as_ref(), length);
@@ -71,7 +71,7 @@ impl Tables {
 struct LongestSequence(AtomicUsize);
 
 impl LongestSequence {
-    /// The length for a sequence of so many tokens.
+    /// The length for a sequence of this many tokens.
     fn of(&self, scaling: Option<&RopeScaling>, length: usize) -> usize {
         let Some(&RopeScaling::Dynamic { max_position_embeddings: original, .. }) = scaling else {
             return length;

@@ -1,4 +1,4 @@
-//! U-Net: the names, shapes and start values of the widely used [milesial/Pytorch-UNet](https://github.com/milesial/Pytorch-UNet),
+//! U-Net: names, shapes and initial values of the widely used [milesial/Pytorch-UNet](https://github.com/milesial/Pytorch-UNet),
 //! in its form that resamples (`bilinear=True`) and in the one that learns to (`bilinear=False`).
 
 use plimsoll_tensor::{Error, InterpolateMode, PadMode, Result, Tensor};
@@ -59,10 +59,10 @@ pub struct UNet {
 }
 
 impl UNet {
-    /// A new model with PyTorch's default start values.
+    /// A new model with PyTorch's default initial values.
     ///
     /// # Errors
-    /// A size of 0; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// A size of 0; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: UNetConfig) -> Result<UNet> {
         let UNetConfig { n_channels, n_classes, width, bilinear } = config;
         if n_channels == 0 || n_classes == 0 || width < 2 {

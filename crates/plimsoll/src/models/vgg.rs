@@ -1,4 +1,4 @@
-//! VGG: the names, shapes and start values of torchvision's `vgg11` to `vgg19`, with and without batch normalization.
+//! VGG: the names, shapes and initial values of torchvision's `vgg11` to `vgg19`, with and without batch normalization.
 
 use plimsoll_tensor::{Error, Result, Tensor};
 
@@ -27,7 +27,7 @@ pub struct VggConfig {
 }
 
 impl VggConfig {
-    /// With so many convolutions in each of the five stages.
+    /// With this many convolutions in each of the five stages.
     fn sized(counts: [usize; 5]) -> VggConfig {
         let stages = counts.iter().zip([64, 128, 256, 512, 512]).map(|(&n, width)| vec![width; n]).collect();
         VggConfig {
@@ -89,10 +89,10 @@ pub struct Vgg {
 }
 
 impl Vgg {
-    /// A new model with torchvision's start values.
+    /// A new model with torchvision's initial values.
     ///
     /// # Errors
-    /// A size of 0; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// A size of 0; a probability outside 0 to 1; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: VggConfig) -> Result<Vgg> {
         let sizes = [config.in_channels, config.pooled, config.hidden, config.num_classes];
         let widths = || config.stages.iter().flatten();

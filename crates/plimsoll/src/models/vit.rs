@@ -1,4 +1,4 @@
-//! Vision transformers: the names, shapes and start values of `torchvision`'s `vit_b_16` and its relatives.
+//! Vision transformers: the names, shapes and initial values of `torchvision`'s `vit_b_16` and its relatives.
 
 use plimsoll_tensor::checkpoint::recompute_output;
 use plimsoll_tensor::label::{LabelId, Span};
@@ -27,7 +27,7 @@ pub struct VitConfig {
     pub mlp_dim: usize,
     /// Probability of dropping an element of the embedding, inside of a perceptron, and of what a part adds.
     pub dropout: f64,
-    /// Probability of dropping a weight of attention.
+    /// Probability of dropping an attention weight.
     pub attention_dropout: f64,
     /// Number of classes.
     pub num_classes: usize,
@@ -100,11 +100,11 @@ pub struct Vit {
 }
 
 impl Vit {
-    /// A new model with torchvision's start values: the head is zero. The patches' weight is normal, not cut off at two
+    /// A new model with torchvision's initial values: the head is zero. The patches' weight is normal, not cut off at two
     /// deviations.
     ///
     /// # Errors
-    /// A patch that does not divide the image; heads that do not divide the width; a path that is taken
+    /// A patch that does not divide the image; heads that do not divide the width; a path that is already in use
     /// ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, config: VitConfig) -> Result<Vit> {
         if config.patch_size == 0 || !config.image_size.is_multiple_of(config.patch_size) {

@@ -221,7 +221,7 @@ impl PReLU {
     /// With 1 weight, or as many as there are channels, which start at 0.25.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, num_parameters: usize) -> Result<PReLU> {
         PReLU::with_init(scope, num_parameters, 0.25)
     }

@@ -27,7 +27,7 @@ impl Default for BatchNormConfig {
 }
 
 /// Each channel brought to mean 0 and deviation 1, then scaled and shifted: [`BatchNorm1d`], [`BatchNorm2d`] and
-/// [`BatchNorm3d`], whose inputs have `D` dimensions beside batch and channels.
+/// [`BatchNorm3d`], whose inputs have `D` dimensions besides batch and channels.
 ///
 /// ```
 /// use plimsoll::nn::{BatchNorm2d, Module, Scope};
@@ -63,10 +63,10 @@ pub type BatchNorm2d = BatchNorm<2>;
 pub type BatchNorm3d = BatchNorm<3>;
 
 impl<const D: usize> BatchNorm<D> {
-    /// For so many channels, with PyTorch's defaults.
+    /// For this many channels, with PyTorch's defaults.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, num_features: usize) -> Result<BatchNorm<D>> {
         BatchNorm::with(scope, num_features, BatchNormConfig::default())
     }

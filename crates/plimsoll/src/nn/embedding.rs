@@ -28,12 +28,12 @@ impl Embedding {
     /// `count` rows of `size` numbers, drawn from the standard normal distribution as PyTorch's are.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, count: usize, size: usize) -> Result<Embedding> {
         Embedding::with_init(scope, count, size, Init::Normal(1.0))
     }
 
-    /// The same with other start values.
+    /// The same with other initial values.
     ///
     /// # Errors
     /// As [`Embedding::new`].
@@ -86,7 +86,7 @@ impl EmbeddingBag {
     /// `count` rows of `size` numbers, drawn from the standard normal distribution as PyTorch's are.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, count: usize, size: usize, mode: BagMode) -> Result<EmbeddingBag> {
         let weight = scope.parameter("weight", &[count, size], Init::Normal(1.0))?;
         Ok(EmbeddingBag { label: scope.label(), weight, mode })

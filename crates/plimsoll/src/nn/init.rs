@@ -3,7 +3,7 @@
 use plimsoll_tensor::op::RandomStream;
 use plimsoll_tensor::{Result, Tensor};
 
-/// A rule for start values.
+/// A rule for initial values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Init {
     /// All zero.

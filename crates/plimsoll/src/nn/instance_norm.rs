@@ -60,10 +60,10 @@ pub type InstanceNorm2d = InstanceNorm<2>;
 pub type InstanceNorm3d = InstanceNorm<3>;
 
 impl<const D: usize> InstanceNorm<D> {
-    /// For so many channels, with PyTorch's defaults.
+    /// For this many channels, with PyTorch's defaults.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, num_features: usize) -> Result<InstanceNorm<D>> {
         InstanceNorm::with(scope, num_features, InstanceNormConfig::default())
     }

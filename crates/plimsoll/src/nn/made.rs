@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use plimsoll_tensor::{Error, Result, Tensor};
 
-/// What is known of a parameter beside its tensor.
+/// What is known about a parameter besides its tensor.
 #[derive(Debug)]
 pub(super) struct Made {
     /// Of the tensor.
@@ -64,7 +64,7 @@ impl Made {
 impl Drop for Made {
     fn drop(&mut self) {
         let mut all = lock(&ALL);
-        // Another tensor may have the number by now.
+        // By now another tensor may have this id.
         if all.get(&self.id).is_some_and(|note| note.strong_count() == 0) {
             all.remove(&self.id);
         }

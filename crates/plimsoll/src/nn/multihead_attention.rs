@@ -102,7 +102,8 @@ impl MultiheadAttention {
     /// For queries of `embed_dim` numbers, which `num_heads` divides.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is already in use
+    /// ([`Scope::parameter`]); out of
     /// memory.
     pub fn new(
         scope: &Scope,

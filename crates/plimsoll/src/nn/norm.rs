@@ -32,7 +32,7 @@ impl LayerNorm {
     /// For rows of `size` numbers, with PyTorch's `eps` of 1e-5.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, size: usize) -> Result<LayerNorm> {
         LayerNorm::over(scope, &[size])
     }
@@ -109,7 +109,7 @@ impl RmsNorm {
     /// For rows of `size` numbers, with an `eps` of 1e-6.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, size: usize) -> Result<RmsNorm> {
         let weight = scope.parameter("weight", &[size], Init::Ones)?;
         Ok(RmsNorm { label: scope.label(), weight, eps: 1e-6 })
@@ -143,10 +143,10 @@ pub struct GroupNorm {
 }
 
 impl GroupNorm {
-    /// For so many channels in so many groups, with PyTorch's `eps` of 1e-5.
+    /// For this many channels in this many groups, with PyTorch's `eps` of 1e-5.
     ///
     /// # Errors
-    /// Channels that are no multiple of the groups; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Channels that are no multiple of the groups; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, groups: usize, channels: usize) -> Result<GroupNorm> {
         let layer = GroupNorm::without_affine(scope, groups, channels)?;
         let weight = scope.parameter("weight", &[channels], Init::Ones)?;
@@ -157,7 +157,7 @@ impl GroupNorm {
     /// [`GroupNorm::new`] without weight and bias; `affine=False` in PyTorch.
     ///
     /// # Errors
-    /// Channels that are no multiple of the groups.
+    /// Channels that are not a multiple of the groups.
     pub fn without_affine(scope: &Scope, groups: usize, channels: usize) -> Result<GroupNorm> {
         if groups == 0 || !channels.is_multiple_of(groups) {
             let message = format!("{channels} channels do not divide into {groups} groups");
@@ -249,7 +249,7 @@ pub struct LocalResponseNorm {
 }
 
 impl LocalResponseNorm {
-    /// Over so many channels, with PyTorch's other defaults.
+    /// Over this many channels, with PyTorch's other defaults.
     ///
     /// # Errors
     /// A size of 0.

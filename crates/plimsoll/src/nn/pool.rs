@@ -86,7 +86,7 @@ impl<const D: usize> MaxPool<D> {
         self
     }
 
-    /// The same layer with a window for what is left over at the end, too.
+    /// The same layer, in which elements left over at the end also get a window.
     pub fn ceil_mode(mut self, ceil_mode: bool) -> Self {
         self.options.ceil_mode = ceil_mode;
         self
@@ -173,7 +173,7 @@ pub type AvgPool2d = AvgPool<2>;
 pub type AvgPool3d = AvgPool<3>;
 
 impl<const D: usize> AvgPool<D> {
-    /// The same layer, whose means divide by the padding's places, too, or not.
+    /// The same layer, whose means count padding, or not.
     pub fn count_include_pad(mut self, count_include_pad: bool) -> Self {
         self.options.count_include_pad = count_include_pad;
         self

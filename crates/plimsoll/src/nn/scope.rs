@@ -13,7 +13,7 @@ use super::{Buffer, Init, Parameter};
 /// A place in a model under construction.
 ///
 /// Each parameter draws from a random stream of its own, chosen by its path: adding or reordering layers
-/// leaves the start values of the others as they were. So a path names one parameter: clones and places of a
+/// leaves the initial values of the others as they were. So a path names one parameter: clones and places of a
 /// root remember together which paths are taken, and a second parameter of the same path is refused.
 ///
 /// ```
@@ -33,7 +33,7 @@ pub struct Scope {
 }
 
 impl Scope {
-    /// The root of a new model on a device, with no path taken; all start values follow from `seed`.
+    /// The root of a new model on a device, with no path taken; all initial values follow from `seed`.
     pub fn new(device: &Device, seed: u64) -> Scope {
         Scope {
             device: device.clone(),
@@ -67,7 +67,7 @@ impl Scope {
     /// A new parameter of this place, drawn as `init` says.
     ///
     /// # Errors
-    /// A path that is taken in this model; out of memory. The path stays taken whatever becomes of the
+    /// A path that is already in use in this model; out of memory. The path stays taken whatever becomes of the
     /// parameter: to build again, start from a new root.
     pub fn parameter(&self, name: &str, shape: &[usize], init: Init) -> Result<Parameter> {
         let path = self.name(name);
@@ -78,7 +78,7 @@ impl Scope {
         Parameter::made(&tensor, &path, Some(&self.model))
     }
 
-    /// Draws the start values of a parameter of this place once more, by another rule: for models whose layers do not
+    /// Draws the initial values of a parameter of this place once more, by another rule: for models whose layers do not
     /// start as PyTorch's layers do.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl Scope {
     /// A new buffer of this place, as `make` makes it on the scope's device.
     ///
     /// # Errors
-    /// A path that is taken in this model; those of `make`.
+    /// A path that is already in use in this model; those of `make`.
     pub fn buffer(&self, name: &str, make: impl FnOnce(&Device) -> Result<Tensor>) -> Result<Buffer> {
         let path = self.name(name);
         self.take(&path)?;

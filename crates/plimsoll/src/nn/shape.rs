@@ -92,7 +92,7 @@ rearranging! {
     /// Places that become channels. As `torch.nn.PixelUnshuffle`.
     PixelUnshuffle => pixel_unshuffle
 
-    /// Channels dealt from so many groups in turn. As `torch.nn.ChannelShuffle`.
+    /// Channels dealt from this many groups in turn. As `torch.nn.ChannelShuffle`.
     ChannelShuffle => channel_shuffle
 }
 

@@ -5,7 +5,7 @@ use plimsoll_tensor::{InterpolateMode, ResizeTo, Result, Tensor};
 
 use super::{Module, Scope};
 
-/// `[batch, channels, …]` resampled to a size, or to so many times its size. As `torch.nn.Upsample`.
+/// Resamples `[batch, channels, …]` to a size, or by a scale factor. As `torch.nn.Upsample`.
 ///
 /// ```
 /// use plimsoll::nn::{Module, Scope, Upsample};
@@ -42,7 +42,7 @@ impl Upsample {
         Ok(Upsample { label: scope.label(), sizes: sizes.to_vec(), scale: 1.0, mode })
     }
 
-    /// The same layer with another way to make new elements.
+    /// The same layer with another interpolation mode.
     pub fn mode(mut self, mode: InterpolateMode) -> Upsample {
         self.mode = mode;
         self

@@ -28,7 +28,7 @@ impl<L: Weighted> WeightNorm<L> {
     /// Around a layer that was made in the same scope; its weight is the same as before.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, layer: L) -> Result<WeightNorm<L>> {
         let lengths = lengths(&layer.weight().detach())?;
         let length = scope.parameter("parametrizations.weight.original0", lengths.shape(), Init::Ones)?;

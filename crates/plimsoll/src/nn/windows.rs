@@ -74,10 +74,10 @@ pub struct Bilinear {
 }
 
 impl Bilinear {
-    /// From vectors of these two widths to so many outputs.
+    /// From vectors of these two widths to this many outputs.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(scope: &Scope, first: usize, second: usize, outputs: usize) -> Result<Bilinear> {
         let init = Init::default_for(first);
         let weight = scope.parameter("weight", &[outputs, first, second], init)?;

@@ -1,4 +1,4 @@
-//! What tells one optimizer from another: [`Algorithm`].
+//! What distinguishes one optimizer from another: [`Algorithm`].
 
 use std::fmt::Debug;
 

@@ -6,7 +6,7 @@ fn gradients(parameters: &[Tensor]) -> Vec<Tensor> {
     parameters.iter().filter_map(Tensor::grad).collect()
 }
 
-/// Brings the norm of the gradients of all parameters together to at most `max_norm`; gives back the norm that they had, as a
+/// Scales the gradients of all parameters so that their total norm is at most `max_norm`. Returns the norm before, as a
 /// tensor, or `None` without gradients. The gradients change in place, nothing is copied. As
 /// `torch.nn.utils.clip_grad_norm_`, whose `norm_type` is 2.
 ///

@@ -8,9 +8,9 @@ use super::Optimizer;
 use super::algorithm::Algorithm;
 use super::optimizer_of::OptimizerOf;
 
-/// Steps each of these parameters in the backward pass, as soon as its gradient is whole, and drops the gradient: at no time
-/// are there the gradients of all parameters. There is then no `step` and no `zero_grad` to call. As the hooks of PyTorch's
-/// tutorial "How to save memory by fusing the optimizer step into the backward pass".
+/// Steps each of these parameters during the backward pass, as soon as its gradient is complete, then frees the gradient:
+/// the gradients of all parameters never exist at once. There is then no `step` and no `zero_grad` to call. As the hooks of
+/// PyTorch's tutorial "How to save memory by fusing the optimizer step into the backward pass".
 ///
 /// What needs all gradients at once, such as clipping by their norm and accumulation over several passes, needs an ordinary
 /// optimizer. A step that fails ends the backward pass with its error.

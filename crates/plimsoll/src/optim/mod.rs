@@ -60,7 +60,7 @@ pub trait Optimizer {
     /// Sets the learning rate of each group, in their order.
     fn set_lrs(&mut self, lrs: &[f64]);
 
-    /// The learning rates that the groups had before their first scheduler: noted when they are first asked for.
+    /// The learning rates of the groups before their first scheduler, recorded at the first call.
     fn initial_lrs(&mut self) -> Vec<f64>;
 
     /// The momentum, or the first beta, of each group; `None` where the algorithm has neither.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use crate::state_dict::SerializeError;
 
-/// A file that is whole and on the disk, under another name than its own. It is removed where it does not get its own.
+/// A complete file, synced to disk under a temporary name. It is removed unless it is renamed to its final name.
 #[derive(Debug)]
 pub(super) struct Written {
     partial: PathBuf,

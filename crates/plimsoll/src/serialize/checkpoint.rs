@@ -1,4 +1,4 @@
-//! Everything that a training goes on from, in one file: [`Checkpoint`].
+//! Everything needed to resume training, in one file: [`Checkpoint`].
 //!
 //! The file is safetensors: tensors `model.…` and `optimizer.…`, and the rest as JSON in its header. So other tools read
 //! the weights, and the file is replaced in one step.
@@ -90,7 +90,7 @@ impl Checkpoint {
     /// Writes the file, to another name first: the last checkpoint stays until this one is on the disk.
     ///
     /// # Errors
-    /// A disk that is full, a folder that is not there: what was saved before is unchanged. Tensors without values.
+    /// The disk is full, or the folder does not exist. The previous save is unchanged. Tensors without values.
     pub fn save(&self, path: impl AsRef<Path>) -> Result<(), SerializeError> {
         check_listed("save", self.tensors.iter().map(|(_, tensor)| tensor))?;
         let groups: Vec<Value> = self
@@ -115,7 +115,7 @@ impl Checkpoint {
     /// Opens a checkpoint; tensors are read when they are loaded.
     ///
     /// # Errors
-    /// A file that is not there, is damaged, or is no checkpoint.
+    /// A file that is missing, damaged, or not a checkpoint.
     pub fn open(path: impl AsRef<Path>) -> Result<Checkpoint, SerializeError> {
         let path = path.as_ref();
         let file = SafetensorsFile::open(path)?;

@@ -47,7 +47,7 @@ use std::path::Path;
 /// ```
 ///
 /// # Errors
-/// A file that is not there, or is none of these, or is damaged.
+/// A file that is missing, damaged, or in none of these formats.
 pub fn open(path: impl AsRef<Path>) -> Result<Box<dyn TensorSource>, SerializeError> {
     let path = path.as_ref();
     let pickled = path.join("pytorch_model.bin");

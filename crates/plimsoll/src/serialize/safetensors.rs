@@ -118,7 +118,7 @@ impl<'a> Layout<'a> {
 /// Writes a state dict as a safetensors file, each tensor once. The file is replaced whole or not at all.
 ///
 /// # Errors
-/// A disk that is full, a folder that is not there: what was saved before is unchanged. Tensors without values. Parameters of a
+/// The disk is full, or the folder does not exist. The previous save is unchanged. Tensors without values. Parameters of a
 /// model with others that no [`members!`](crate::members) lists, so that they would be lost.
 pub fn save(dict: &StateDict, path: impl AsRef<Path>) -> Result<(), SerializeError> {
     check_listed("save", dict.iter().map(|(_, tensor)| tensor))?;

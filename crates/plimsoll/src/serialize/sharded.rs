@@ -127,7 +127,7 @@ impl ShardedFiles {
         let map = map.ok_or_else(|| wrong("no index: it has no `weight_map`".to_owned()))?;
         let mut weight_map = BTreeMap::new();
         for (name, file) in map {
-            // A name of a file in this folder, and nothing that leads elsewhere.
+            // A file name in this folder, never a path out of it.
             match file.as_str().filter(|file| Path::new(file).file_name().is_some_and(|name| name == *file)) {
                 Some(file) => weight_map.insert(name.clone(), file.to_owned()),
                 None => {

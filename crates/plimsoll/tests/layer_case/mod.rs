@@ -1,4 +1,5 @@
-//! A layer beside PyTorch's: parameters and inputs by the formula of `fixtures/make_layers.py`, outputs and gradients compared.
+//! Compares a layer with PyTorch's. `fixtures/make_layers.py` has the formula for parameters and inputs; outputs and
+//! gradients must match.
 
 #![allow(clippy::unwrap_used, reason = "a test's helper may unwrap, as a test may")]
 #![allow(clippy::needless_pass_by_value, reason = "a layer is made for one check")]

@@ -56,7 +56,7 @@ impl Pair {
     }
 }
 
-/// What a program computed beside what was recorded.
+/// Pairs of a computed and a recorded value.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Comparison {
     pub(crate) losses: Vec<Pair>,

@@ -38,7 +38,7 @@ pub(crate) fn filled(model: &impl Module) -> BTreeMap<String, Tensor> {
     parameters
 }
 
-/// Two sequences of twelve tokens; shifted by 1, the targets.
+/// Two sequences of twelve tokens. With a `shift` of 1 they are the targets.
 pub(crate) fn tokens(device: &Device, shift: usize) -> Tensor {
     whole(device, |k| ((7 * (k % 12) * (k % 12) + 3 * (k % 12) + 11 * (k / 12)) % 61 + shift) as i64 % 61)
 }

@@ -81,7 +81,7 @@ class Fsdp:
             setattr(place.clip_grad, name, call)
 
     def first_order(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, which refuses second derivatives. The parameters of a sharded module are gone after its
+        """Makes the function refuse second derivatives. The parameters of a sharded module are gone after its
         backward pass, and a second derivative needs them.
         """
         signature = inspect.signature(original)
@@ -271,7 +271,7 @@ def averages() -> bool:
 
 
 def unsharded(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, whose result is whole."""
+    """Makes the function return the unsharded result."""
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:

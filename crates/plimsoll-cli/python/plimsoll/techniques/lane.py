@@ -1,4 +1,4 @@
-"""Copies of saved tensors to the host and back, beside the computation.
+"""Copies of saved tensors to the host and back, overlapped with the computation.
 
 Of the bytes that a forward pass saves, a share stays on the GPU: the last ones, which are needed again first. The
 first ones leave. A copy begins at once if the tensor also left in the model's last forward pass; before more than the
@@ -147,7 +147,7 @@ class Moved:
         self.lane.waiting_bytes += self.bytes
 
     def wait_no_more(self) -> None:
-        """It has left, or is used."""
+        """Stops counting it as waiting: it left the GPU, or it is being used."""
         if self.is_waiting:
             self.is_waiting = False
             self.lane.waiting -= 1

@@ -38,7 +38,7 @@ const MOST_TRIALS: usize = 100;
 /// What comes next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The first of these sets has to be tried. The others probably follow, and can run beside it.
+    /// The first of these sets has to be tried. The others probably follow, and can run at the same time.
     Try(Vec<Set>),
     /// The same, but a set that fits is known already: these may be cheaper, or leave more room.
     Improve(Vec<Set>),

@@ -10,8 +10,8 @@ pub(super) const MOST_EFFORT: u32 = 4;
 const STEPS: usize = 5;
 
 impl Pass<'_> {
-    /// Sets that differ a little, and may be faster: a technique one level lower, with another one level higher or
-    /// with one that costs no time; and the set without a technique that has no levels.
+    /// Neighbouring sets that may be faster. Each lowers one technique by a level, alone, with another technique raised
+    /// by a level, or with a technique that costs no time added; or it drops a technique without levels.
     pub(super) fn near(&self, set: &Set) -> Vec<Set> {
         let mut near = Vec::new();
         let free = self.with_all_free(set);

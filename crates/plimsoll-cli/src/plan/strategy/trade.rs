@@ -83,7 +83,7 @@ impl Pass<'_> {
             }
             sets.push(set);
         }
-        // What copies beside nothing comes last.
+        // A technique whose copies nothing hides comes last.
         let quick: Vec<Set> = sets.iter().map(|it| it.only(|it| it.row().time != Time::StepCopies)).collect();
         sets.splice(0..0, quick);
         sets.dedup();

@@ -76,7 +76,7 @@ impl Overlay {
         let own = [Some(here.clone()), home, Some(std::env::temp_dir())].into_iter().flatten();
         let own: Vec<PathBuf> = own.filter_map(|it| it.canonicalize().ok()).collect();
         let mut places = Places::of(&mounts, &own);
-        // An interface of the kernel, or a mount that is read-only anyway, needs none.
+        // A kernel interface, or a mount that is already read-only, needs none.
         let caches = spec.caches.iter().map(|cache| &cache.folder).filter(|it| it.is_dir());
         let caches: Vec<PathBuf> = caches.cloned().collect();
         places.overlays.extend(

@@ -40,7 +40,7 @@ impl Model {
         }
     }
 
-    /// The network, with start values.
+    /// The network, with initial values.
     pub(super) fn build(self, scope: &Scope, side: usize, classes: usize) -> Result<Box<dyn Module>> {
         match self {
             Model::Cnn => Ok(Box::new(cnn(scope, side, classes)?)),

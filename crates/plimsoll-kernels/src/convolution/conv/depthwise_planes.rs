@@ -82,7 +82,7 @@ impl Planes {
         self.kernel.iter().product()
     }
 
-    /// Floats of scratch for work in so many chunks.
+    /// Floats of scratch for work in this many chunks.
     pub(super) fn scratch_len(&self, chunks: usize) -> usize {
         scratch_workers(chunks) * self.framed_len()
     }
@@ -102,7 +102,7 @@ impl Planes {
         (0..self.taps()).map(offset).collect()
     }
 
-    /// Where the first window of each row of the result is in a framed plane.
+    /// For each row of the result, the offset of its first window in a framed plane.
     fn rows(&self) -> impl Iterator<Item = usize> + use<> {
         let ([depth, height, _], [deep, down, _]) = (self.result, self.stride);
         let (framed, row) = (self.framed[1], self.row());

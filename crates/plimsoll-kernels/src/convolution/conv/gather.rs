@@ -88,7 +88,7 @@ impl Gather {
         self.result.iter().product()
     }
 
-    /// How the result of an image is cut into chunks of work: into so many parts of such a length, each into pieces of another.
+    /// How an image's result is cut into chunks of work: the number and length of its parts, and the length of their pieces.
     /// A row-major one into the panels of each group; others into some rows.
     fn cut(&self) -> (usize, usize, usize) {
         match self.format {

@@ -49,7 +49,7 @@ impl Frame {
         }
     }
 
-    /// Floats of scratch for so many images.
+    /// Floats of scratch for this many images.
     pub(super) fn scratch_len(&self, images: usize) -> usize {
         if self.is_empty() { 0 } else { images * self.strides().batch }
     }

@@ -25,9 +25,9 @@ pub(super) struct Phase {
     pub(super) taps: usize,
     /// What the first position sees through the first tap; may lie outside.
     pub(super) first: isize,
-    /// Distance in the source between what neighbouring positions see.
+    /// The stride in the source between neighbouring positions.
     pub(super) step: usize,
-    /// Distance in the source between what neighbouring taps see.
+    /// The stride in the source between neighbouring taps.
     pub(super) tap_offset: usize,
 }
 

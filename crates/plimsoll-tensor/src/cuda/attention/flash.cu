@@ -177,7 +177,7 @@ INLINE void put(u16* to, i64 stride, const float (&c)[MT][D / 8][4], float facto
     }
 }
 
-// Which rows of which head a block owns, of so many rows.
+// Which rows of which head a block owns, of this many rows.
 #define OWN(rows) \
     extern __shared__ __align__(16) u16 shared[]; \
     i64 tiles = ((rows) + M - 1) / M, pairs = gridDim.x / tiles; \

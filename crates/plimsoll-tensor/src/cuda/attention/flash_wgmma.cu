@@ -20,7 +20,7 @@ struct Shape {
     i64 q[3], k[3], v[3], o[3], g[3], to[3], to_v[3];
 };
 
-// Which rows of which head a block owns, of so many rows; which of them a warpgroup.
+// Which rows of which head a block owns, of this many rows; which of them a warpgroup.
 #define OWN(rows) \
     extern __shared__ __align__(1024) unsigned char memory[]; \
     const u32 shared = shared_address(memory); \
@@ -30,7 +30,7 @@ struct Shape {
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / 128, 0); \
     const u32 group_rows = 64 * 128 * group;
 
-// Bytes of a tile of so many rows.
+// Bytes of a tile of this many rows.
 #define TILE(rows) ((rows) * D * 2)
 
 // The first row and the first column of a warpgroup's accumulators that a lane has.

@@ -2,7 +2,7 @@
 // Pairs of a row's elements turned by an angle.
 //
 // Defined before:
-//   A       the type that is computed in
+//   A       the compute type
 //   T       the type of the elements
 //   C       the type of the tables
 //   RANK    dimensions of rows

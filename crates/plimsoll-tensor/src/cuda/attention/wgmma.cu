@@ -70,7 +70,7 @@ template <int ROWS> INLINE void fetch(u32 to, const u16* from, i64 stride, int f
     }
 }
 
-// How wgmma finds an operand: swizzled by 128 bytes, 1,024 bytes to the next eight rows, `apart` to the next half.
+// The matrix descriptor of a wgmma operand: 128-byte swizzle, 1,024 bytes between groups of eight rows, `apart` bytes between halves.
 INLINE u64 described(u32 address, u32 apart) {
     return (u64)(address >> 4) | (u64)(apart >> 4) << 16 | (u64)64 << 32 | (u64)1 << 62;
 }
@@ -165,7 +165,7 @@ template <int OWN> INLINE void put(u16* to, i64 stride, const float (&c)[D / 2],
         if (first + row < limit) *(uint4*)(to + (first + row) * stride + nth * 8) = x;
     }
 }
-// The sum of each column over so many of the rows that `put` wrote: a warp has 16 columns of a half, a lane two of them in a quarter of the
+// The sum of each column over this many of the rows that `put` wrote: a warp has 16 columns of a half, a lane two of them in a quarter of the
 // rows, so that the lanes of a warp read every bank once.
 template <int OWN> INLINE void sum_rows(float* to, int rows, u32 tile) {
     int within = thread_now() & 127, lane = within & 31, pair = lane & 7, first = lane >> 3 << 1, column = (within >> 5) * 16 + pair * 2;

@@ -2,7 +2,7 @@
 // Average pooling, by the windows of `windows.cu`.
 //
 // Defined before:
-//   A         the type that is added in
+//   A         the accumulator type
 //   T         the type of the elements
 //   DIVISOR   0 places inside the image, 1 inside the padded image, 2 a number
 //   BACKWARD  whether this is the gradient

@@ -3,7 +3,7 @@
 // weight's gradient, a block.
 //
 // Defined before:
-//   A     the type that is added in
+//   A     the accumulator type
 //   T     the type of the elements
 //   PASS  0 forward
 //         1 the gradient of the input, or the transposed convolution

@@ -1,10 +1,10 @@
 //! Convolution: by cuDNN, and by plain kernels where that is missing or has no plan.
 //!
-//! cuDNN computes where images, filters and results lie in one order: short floats channels-last, as tensor cores read them, others
-//! as they come. What lies in another order is copied into scratch and from there: by sizes and layouts alone, so that
-//! a simulated device asks for the same. Tensor cores read 16 bytes of channels at a time, so short images with fewer (three colors)
-//! are copied with channels of zeros beside theirs. The plain kernels read any order. Small images and few filters have kernels of
-//! their own.
+//! cuDNN computes if images, filters and results have the same layout: channels-last for 16-bit floats, as tensor cores read
+//! them, any for other types. Tensors in another layout are copied into scratch and back. The choice depends only on sizes and
+//! layouts, so a simulated device requests the same memory. Tensor cores read 16 bytes of channels at a time, so 16-bit images
+//! with fewer channels (RGB) are copied and padded with zero channels. The plain kernels read any order. Small images and few
+//! filters have kernels of their own.
 
 use plimsoll_cuda::{Args, Convolution, ConvolutionPass, ConvolutionStep, Laid, Step};
 
@@ -110,7 +110,7 @@ pub(crate) fn scratch(
     given.scratch_bytes.into_iter().flatten().sum::<usize>() as u64
 }
 
-/// The layout of a tensor in scratch, with so many channels: of all or, of filters, of a group.
+/// The layout of a tensor in scratch with `channels` channels: all of them or, for filters, those of a group.
 fn moved_layout(shape: &[usize], channels: usize, last: bool) -> Layout {
     if !last {
         return Layout::contiguous(shape);

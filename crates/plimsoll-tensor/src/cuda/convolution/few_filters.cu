@@ -4,7 +4,7 @@
 // EACH elements of the weight.
 //
 // Defined before:
-//   A             the type that is added in
+//   A             the accumulator type
 //   T             the type of the elements
 //   OUT           out channels
 //   TAPS          channels of a filter times the places of its window

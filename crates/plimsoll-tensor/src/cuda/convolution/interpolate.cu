@@ -57,7 +57,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const T* from, i
     A sum = 0;
     for (int k = 0; k < 4; k++) {
         A share = (k & 2 ? z.share : 1 - z.share) * (k & 1 ? y.share : 1 - y.share);
-        // A row that does not count may hold what is not a number.
+        // A row that does not count may hold NaN.
         if (share == 0) continue;
         i64 row = ((k & 2 ? z.far : z.near) * s.axis[1].size + (k & 1 ? y.far : y.near)) * s.axis[2].size;
         A near = load<A>(image + (row + x.near) * s.inner);

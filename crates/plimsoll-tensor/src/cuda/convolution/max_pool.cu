@@ -87,7 +87,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(T* to, const I* index, 
 #pragma unroll
                 for (int k = 0; k < V; k++) {
                     A v = value<A>(elements.v[k]);
-                    // The first of equals; what is not a number is the largest.
+                    // The first of equals; NaN is the largest.
                     if (is_first || v > largest[k] || v != v) { largest[k] = v; best[k] = tap; }
                 }
                 is_first = false;

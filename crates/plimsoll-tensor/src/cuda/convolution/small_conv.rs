@@ -115,7 +115,7 @@ impl Plane {
         }
     }
 
-    /// Elements of a channel that so many rows of results see.
+    /// Elements of a channel that this many rows of results see.
     pub(super) fn patch(&self, rows: usize) -> usize {
         let seen = |i: usize, count: usize| {
             (count - 1) * self.stride[i] + (self.kernel[i] - 1) * self.dilation[i] + 1

@@ -12,7 +12,7 @@ use crate::layout::Layout;
 
 const TEXT: &str = concat!(include_str!("tf32.cu"), include_str!("small_conv_weight.cu"));
 
-/// About so many warps make a large GPU busy.
+/// About this many warps make a large GPU busy.
 const WARPS: usize = 2112;
 /// Bytes of the most parts.
 const MOST_PARTS_BYTES: usize = 4 << 20;

@@ -23,7 +23,7 @@ fn across(cols: usize, vector: usize) -> (usize, usize) {
     (threads, packs.div_ceil(threads))
 }
 
-/// Into how many parts rows are cut: by sizes alone, so that the order of a sum is the same everywhere.
+/// The number of parts that rows are cut into. It depends only on sizes, so that sums have the same order everywhere.
 fn parts(rows: usize, cols: usize, dtype: DType) -> usize {
     let (threads, blocks) = across(cols, 16 / dtype.size());
     (ALL_THREADS / (threads * blocks.max(1))).min(rows.div_ceil(LEAST_ROWS)).clamp(1, 1 << 15)
@@ -73,7 +73,7 @@ pub(crate) fn backward(call: &mut CudaCall<'_>, gradient: &str, value: &str, sum
     add_parts(call, *to, (call.scratch_address(), parts), cols, dtype)
 }
 
-/// The sum of so many parts of `cols` numbers, in one order; `dtype` is that of what the parts were made of.
+/// The sum of this many parts of `cols` numbers, in a fixed order. `dtype` is the type of the numbers before summing.
 pub(in crate::cuda) fn add_parts(
     call: &mut CudaCall<'_>,
     to: Placed<'_>,

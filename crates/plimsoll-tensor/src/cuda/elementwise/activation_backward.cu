@@ -3,7 +3,7 @@
 // gradient's rows.
 //
 // Defined before:
-//   A         the type that is computed in
+//   A         the compute type
 //   T         the type of the elements
 //   PASS      0 gradients, values and parts of the sum, 1 the sum of the parts
 //   VALUE     the function of b

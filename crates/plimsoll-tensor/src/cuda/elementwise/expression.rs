@@ -82,7 +82,7 @@ pub(crate) fn evaluate(
         return Ok(());
     }
     let space = Space::of(out.layout, ins);
-    // All in one dimension, each element beside the next or the same for all.
+    // Everything collapses to one dimension, and each operand is contiguous or broadcast.
     let is_flat = space.rank() == 1
         && (space.strides[0][0] == 1 || space.size[0] == 1)
         && space.strides[1..].iter().all(|strides| strides[0] <= 1);

@@ -3,7 +3,7 @@
 // first slice of an index adds up all of its index; with a `list` it looks for them among those of their group only.
 //
 // Defined before:
-//   A        the type that is added in
+//   A        the accumulator type
 //   T        the type of the elements
 //   I        the type of the index
 //   RANK     dimensions of a slice

@@ -18,7 +18,7 @@ const UNGROUPED_SLICES: usize = 2048;
 /// Where the groups begin: 257 numbers of 32 bits, rounded.
 const STARTS_BYTES: usize = 1536;
 
-/// Bytes of scratch for sums of so many slices.
+/// Bytes of scratch for sums of this many slices.
 pub(crate) fn add_slices_scratch(count: usize) -> u64 {
     if count > UNGROUPED_SLICES { (STARTS_BYTES + count * 4) as u64 } else { 0 }
 }
@@ -76,14 +76,14 @@ fn words_together(space: &Space, x: Placed<'_>, out: Placed<'_>, step: usize) ->
     if side_by_side { [16, 8, 4, 2].into_iter().find(|&count| fits(count)).unwrap_or(1) } else { 1 }
 }
 
-/// The same space in words of so many elements, which lie side by side in the first operand and belong to one of the second.
+/// The same space in words of this many elements, which lie side by side in the first operand and belong to one of the second.
 fn widen(space: &mut Space, together: usize) {
     let last = space.rank() - 1;
     space.size[last] /= together;
     space.strides[0].iter_mut().take(last).for_each(|stride| *stride /= together);
 }
 
-/// A word of so many bytes.
+/// A word of this many bytes.
 fn wide_word(bytes: usize) -> &'static str {
     match bytes {
         16 => "Pack<u64, 2>",

@@ -7,7 +7,7 @@
 //   DESCENDING  whether the largest come first
 //   PASS        0 begins with rows and their places, 1 merges pairs of runs
 
-// Whether a comes before b; what is not a number is the largest.
+// Whether a comes before b; NaN is the largest.
 INLINE bool before(K a, K b) {
     bool less = a < b || (a == a && b != b), more = a > b || (a != a && b == b);
     return DESCENDING ? more : less;

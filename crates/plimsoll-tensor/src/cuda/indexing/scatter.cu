@@ -3,7 +3,7 @@
 // thread is first.
 //
 // Defined before:
-//   A       the type that is added in
+//   A       the accumulator type
 //   T, S    the types of the output and the source
 //   I       the type of the index
 //   RANK    dimensions of the lines
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(
         store(to + row * out_step, load<A>(to + row * out_step) * load<A>(from + i * src_step));
 #else
         A x = load<A>(from + i * src_step), y = load<A>(to + row * out_step);
-        // What is not a number wins.
+        // NaN wins.
         if ((CHANGE == 3 ? x > y : x < y) || x != x) store(to + row * out_step, x);
 #endif
     }

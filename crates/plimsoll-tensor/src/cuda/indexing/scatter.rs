@@ -16,17 +16,17 @@ const TEXT: &str = include_str!("scatter.cu");
 /// What happens to an element.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
-    /// It becomes that of the source.
+    /// Replaces it with the source's element.
     Replace,
-    /// That of the source is added.
+    /// Adds the source's element.
     Add,
-    /// It becomes this.
+    /// Sets it to this value.
     Set(f64),
-    /// It becomes the larger of both.
+    /// Takes the larger of both.
     Larger,
-    /// It becomes the smaller of both.
+    /// Takes the smaller of both.
     Smaller,
-    /// It is multiplied by that of the source.
+    /// Multiplies it by the source's element.
     Multiply,
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn scratch(out: &[usize], dtype: DType) -> u64 {
     }
 }
 
-/// Changes `out`, which has its first values already, at an index. The source has the index's shape.
+/// Scatters `src` into `out`, which already holds its initial values. The source has the index's shape.
 pub(crate) fn scatter(
     call: &mut CudaCall<'_>,
     change: Change,

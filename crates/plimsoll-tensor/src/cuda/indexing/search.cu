@@ -6,7 +6,7 @@
 //   T      the type of the elements
 //   RIGHT  whether after equal ones
 
-// Whether an element of a row comes before a value; what is not a number is larger than all.
+// Whether an element of a row comes before a value; NaN is larger than all.
 INLINE bool before(A x, A v) { return RIGHT ? x <= v || v != v : x < v || (v != v && x == x); }
 
 extern "C" __global__ void __launch_bounds__(256) kernel(i64* out, const T* sorted, const T* values, i64 n, i64 length, i64 per_row, i64 shared) {

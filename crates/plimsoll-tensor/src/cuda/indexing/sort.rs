@@ -1,4 +1,4 @@
-//! Rows in order, the first elements of them, and the places of values in them. What is not a number is the largest; equal elements keep their order.
+//! Sorts rows, takes the first elements of sorted rows, and searches them. NaN is the largest; equal elements keep their order.
 
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;

@@ -3,7 +3,7 @@
 // loss is the sum over its classes of b (log-sum - x), with coefficients b from target, weights and smoothing.
 //
 // Defined before:
-//   A              the type that is computed in
+//   A              the compute type
 //   T              the type of logits
 //   G              the type of the loss and of its gradient
 //   TARGET         the type of targets

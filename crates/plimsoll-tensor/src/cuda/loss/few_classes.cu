@@ -2,7 +2,7 @@
 // Products with the last few classes of a projection.
 //
 // Defined before:
-//   A     the type that is computed in
+//   A     the compute type
 //   T     the type of the elements
 //   PASS  0 logits
 //         1 the gradient of the input and parts of that of the weight

@@ -1,4 +1,4 @@
-//! Products with the last few classes of a projection, for which a library's cost several times as much.
+//! Products with the last few classes of a projection, where a library's products take several times as long.
 
 use plimsoll_cuda::{Args, Source};
 
@@ -9,10 +9,10 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("few_classes.cu");
 
-/// Rows whose part of the weight's gradient a block adds up: the parts of all are added up at the end, in one order.
+/// Rows that one block sums for the weight's gradient. The partial sums are added at the end, in a fixed order.
 const PART: usize = 128;
 
-/// The last classes of a projection.
+/// The last few classes of a projection, which have their own kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FewClasses {
     pub(super) count: usize,
@@ -24,7 +24,7 @@ pub(super) struct FewClasses {
     pub(super) weight: u64,
 }
 
-/// Parts of the weight's gradient for so many rows.
+/// Parts of the weight's gradient for this many rows.
 pub(super) fn parts(rows: usize) -> usize {
     rows.div_ceil(PART)
 }
@@ -45,8 +45,8 @@ impl FewClasses {
         call.launch(source, [rows.div_ceil(8), 1, 1], 256, args)
     }
 
-    /// From the gradients of their logits, that of `x` into `to_x`, and parts of that of their weight into `sums`: each where it
-    /// is not 0.
+    /// From the gradients of their logits, writes the gradient of `x` to `to_x` and partial gradients of their weight to
+    /// `sums`, unless the address is 0.
     pub(super) fn gradients(
         &self,
         call: &mut CudaCall<'_>,

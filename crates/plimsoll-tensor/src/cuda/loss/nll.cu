@@ -2,7 +2,7 @@
 // The negative log-likelihood, by one block; its gradient, an element a thread.
 //
 // Defined before:
-//   A         the type that is computed in
+//   A         the compute type
 //   T         the type of the elements
 //   TARGET    the type of the classes
 //   MEAN      whether the sum is divided by the rows that count

@@ -2,7 +2,7 @@
 // A loss of pairs of an input and a target, added up.
 //
 // Defined before:
-//   C           the type that is computed in
+//   C           the compute type
 //   T           the type of the elements
 //   PASS        0 sums of parts, 1 their sum
 //   EXPRESSION  for parts: the loss of a pair a, b, of the numbers p0 to p7 too

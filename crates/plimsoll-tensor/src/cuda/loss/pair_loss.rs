@@ -1,4 +1,4 @@
-//! Losses of an input and a target of one shape, by the expression of a pair: each, added up, and their gradients.
+//! Elementwise losses of an input and a target of equal shape, from one expression: unreduced, summed, and the gradients.
 
 use plimsoll_cuda::Args;
 

@@ -2,7 +2,7 @@
 // Cross entropy of a projection against classes.
 //
 // Defined before:
-//   A        the type that is computed in
+//   A        the compute type
 //   T        the type of logits
 //   PASS     0 what a mean divides by
 //            1 the losses of some rows, and their gradients where they are wanted

@@ -1,4 +1,4 @@
-//! A projection to classes, such as a vocabulary, whose logits are never whole, and its loss.
+//! A projection to classes, such as a vocabulary, and its loss. The logits are never all in memory at once.
 
 use plimsoll_cuda::{Args, Launch, Step};
 
@@ -18,7 +18,7 @@ const BULK_SHARED_BYTES: usize = 226 << 10;
 /// Blocks that work on rows one after the other: the multiprocessors of a large GPU.
 const BULK_BLOCKS: usize = 132;
 
-/// A projection to classes whose logits are never whole.
+/// A projection to classes whose logits are never all in memory at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Projected {
     pub(crate) rows: usize,
@@ -68,7 +68,7 @@ impl Projected {
         if row <= most_bytes { (u32::try_from(row).unwrap_or(0), threads) } else { (0, threads) }
     }
 
-    /// The losses of so many rows, and the gradients of their logits.
+    /// The losses of this many rows, and the gradients of their logits.
     fn of_rows(&self, call: &mut CudaCall<'_>, dtype: DType, count: usize, args: Args) {
         let row = self.stride(dtype) * dtype.size();
         let has_bulk = matches!(call.facts.capability, Some((9 | 10, 0)));

@@ -3,7 +3,7 @@
 // memory, while the next one comes and the gradients of the one before go.
 //
 // Defined before:
-//   A  the type that is computed in
+//   A  the compute type
 //   T  the type of logits
 
 #define VEC (16 / (int)sizeof(T))

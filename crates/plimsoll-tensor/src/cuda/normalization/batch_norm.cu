@@ -2,11 +2,11 @@
 // Batch normalization.
 //
 // Defined before:
-//   A        the type that is computed in
+//   A        the compute type
 //   T        the type of images
 //   W, B, S  the types of weight, bias and given statistics
-//   LAST     whether the channels of a place lie side by side
-//   VEC      how many of them a thread has
+//   LAST     whether the layout is channels-last
+//   VEC      channels per thread
 //   LANES    how many threads share a row
 //   RELU     0 none
 //            1 found again from the input
@@ -22,7 +22,7 @@
 
 #define ROWS (256 / LANES)
 
-// Channels; rows, or elements of a channel; how many of them a part has; elements of a channel side by side, where not LAST.
+// `rows` are the elements of a channel, `part` is how many of them a part has. Unless LAST, `inner` elements of a channel are contiguous.
 struct Size { i64 channels, rows, part, inner; };
 
 // The number of the row-th element of a channel.
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(1024) kernel(A* means, A* rstds, A*
     i64 channel;
     if (!totals(partial, s, parts, total, channel)) return;
     double off = total[0] / (double)s.rows, variance = total[1] / (double)s.rows - off * off;
-    // Rounding may leave less than nothing; what is not a number stays so.
+    // Rounding may make it negative. NaN stays NaN.
     if (variance < 0) variance = 0;
     means[channel] = (A)(value<A>(x[place(s, channel, 0)]) + off);
     variances[channel] = (A)variance;
@@ -205,7 +205,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(A* partial, T* to_resid
 #elif RELU == 3
                 A y = off * scale[k].mul + scale[k].add;
                 y += value<A>(made.v[k]);
-                // Cut is what was rounded to 0, too.
+                // Values that were rounded to 0 also count as cut.
                 if (value<A>(Into<T>::of(y)) <= 0) g = 0;
                 slope.v[k] = Into<T>::of(g);
 #endif

@@ -61,7 +61,7 @@ impl Images {
         Tiles { last: true, vector, lanes, across: channels.div_ceil(vector * lanes), rows: outer }
     }
 
-    /// Into how many parts sums are cut: by sizes alone.
+    /// The number of parts that sums are cut into. It depends only on sizes.
     fn parts(self, dtype: DType) -> usize {
         let tiles = self.tiles(dtype.size(), true);
         let step = if tiles.last { 256 / tiles.lanes } else { 256 };
@@ -126,7 +126,7 @@ impl Pass {
         [self.images.channels, self.tiles.rows, part, self.images.inner].map(|n| n as u64)
     }
 
-    /// Queues it over so many parts of the rows.
+    /// Queues it over this many parts of the rows.
     fn launch(self, call: &mut CudaCall<'_>, pass: &'static str, parts: usize, args: Args) -> Result<()> {
         let part = self.tiles.rows.div_ceil(parts.max(1)).max(1);
         let args = args.words(&self.size(part));

@@ -2,7 +2,7 @@
 // Running statistics move towards a batch's. One block; `share` below 0 stands for one over the number of batches.
 //
 // Defined before:
-//   A  the type that is computed in
+//   A  the compute type
 //   R  the type of the running ones
 //   V  the type of the batch's
 

@@ -2,7 +2,7 @@
 // Group normalization of [batch, channels, inner].
 //
 // Defined before:
-//   A     the type that is computed in
+//   A     the compute type
 //   T     the type of the elements
 //   LAST  whether channels lie side by side
 //   PASS  0 forward, a group a block

@@ -2,7 +2,7 @@
 // Rows by mean and deviation or by their root mean square, perhaps of a sum that is written too.
 //
 // Defined before:
-//   A          the type that is computed in
+//   A          the compute type
 //   T          the type of the elements
 //   MEAN       whether by mean and deviation
 //   ADD        whether a residual is added before, or another gradient after

@@ -16,12 +16,12 @@ const WARP_COLS: usize = 1024;
 /// Rows at least this long are a whole block's where sums over rows are kept, which would take most of a warp's registers.
 const SUMS_BY_BLOCK_COLS: usize = 512;
 
-/// Threads of a block for a row of so many packs of 16 bytes.
+/// Threads of a block for a row of this many packs of 16 bytes.
 fn block_threads(packs: usize) -> usize {
     packs.next_multiple_of(32).clamp(32, 1024)
 }
 
-/// How many blocks of so many threads share a multiprocessor where sums over rows are kept: a thread has some 80 registers.
+/// How many blocks of this many threads share a multiprocessor where sums over rows are kept: a thread has some 80 registers.
 fn sharing(threads: usize) -> usize {
     (768 / threads).clamp(1, 8)
 }

@@ -2,7 +2,7 @@
 // Softmax of rows. A block works on a row.
 //
 // Defined before:
-//   A         the type that is computed in
+//   A         the compute type
 //   T         the type of the elements
 //   LOG       whether of its logarithm
 //   BACKWARD  whether this is the gradient

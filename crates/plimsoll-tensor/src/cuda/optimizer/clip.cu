@@ -2,7 +2,7 @@
 // The norm of many gradients, and changes of all of them.
 //
 // Defined before:
-//   A      the type that is computed in
+//   A      the compute type
 //   T      the type of the elements
 //   ORDER  0 sum of magnitudes, 1 squares, 2 powers, 3 the largest
 //   PASS   0 parts of a tensor
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(float* out, double* par
 #elif PASS == 2
 extern "C" __global__ void __launch_bounds__(256) kernel(T* x, const double* factor, i64 n) {
     double f = *factor;
-    // What is not a number goes into every gradient; what is short enough stays as it is.
+    // NaN spreads to every gradient. A norm within the limit changes nothing.
     if (f >= 1.0) return;
     for (i64 i = (i64)blockIdx.x * 256 + threadIdx.x; i < n; i += (i64)gridDim.x * 256) store(x + i, load<A>(x + i) * (A)f);
 }

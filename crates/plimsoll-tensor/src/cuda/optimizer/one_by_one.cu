@@ -2,7 +2,7 @@
 // One step of one parameter.
 //
 // Defined before:
-//   A        the type that is computed in
+//   A        the compute type
 //   P, G, S  the types of parameter, gradient and state
 //   RULE     0 RMSprop, 1 Adagrad, 2 Lion, 3 SGD, 4 Adam
 

@@ -1,4 +1,4 @@
-//! Optimizers beside those of `step`: a launch or some for each parameter.
+//! The optimizers that `step` does not have: one or more launches per parameter.
 
 use plimsoll_cuda::Args;
 use smallvec::SmallVec;

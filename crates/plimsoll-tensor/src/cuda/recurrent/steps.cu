@@ -3,7 +3,7 @@
 // state and the memory before.
 //
 // Defined before:
-//   A          the type that is computed in
+//   A          the compute type
 //   T          the type of the elements
 //   CELL       0 ReLU, 1 tanh, 2 LSTM, 3 GRU
 //   PASS       0 forward, 1 backward, 2 the gradient of what an output is projected to

@@ -48,7 +48,7 @@ enum Pass {
     OfProjected,
 }
 
-/// The state before a step: the layer's start, or rows of the step before; with the distance between rows.
+/// The state before a step: the layer's initial state, or rows of the previous step. `row` is the row stride.
 struct PreviousState {
     h: u64,
     c: u64,

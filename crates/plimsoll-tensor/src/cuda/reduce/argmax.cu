@@ -1,5 +1,5 @@
 
-// The place of the largest along one dimension; the first of equals; what is not a number is the largest.
+// The index of the largest along one dimension; of equals the first. NaN is the largest.
 //
 // Defined before:
 //   A  the type that is compared in

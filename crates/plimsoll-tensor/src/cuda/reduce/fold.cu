@@ -1,8 +1,8 @@
 
-// Reductions of one tensor to one or two.
+// Reductions of one tensor with one or two results.
 //
 // Defined before:
-//   A                   the type that is computed in
+//   A                   the compute type
 //   T                   the type of the elements
 //   TO, MORE            the types of the first and the second result
 //   KEPT, REDUCED       how many dimensions stay and go
@@ -107,7 +107,7 @@ INLINE State nothing() { return {1, 0}; }
 INLINE State one(A x, i64) { return x == 0 ? State{1, 1} : State{(double)x, 0}; }
 INLINE State join(const State& a, const State& b) { return {a.product * b.product, a.zeros + b.zeros}; }
 INLINE void finish(TO* out, MORE* more, const State& s, double) {
-    // Zero times infinity is not a number, as it is without this detour.
+    // Zero times infinity is NaN, as without this detour.
     A product = (A)s.product, zero = product * 0;
     store(out, s.zeros == 0 ? product : zero);
     store(more, s.zeros <= 1 ? product : zero);

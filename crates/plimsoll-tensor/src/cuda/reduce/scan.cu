@@ -2,7 +2,7 @@
 // Running sums and products along a dimension of [outer, length, inner]: a line a thread.
 //
 // Defined before:
-//   A      the type that is computed in (64 bits)
+//   A      the compute type (64 bits)
 //   T, TO  the types of elements and results
 //   WORD   the type in which they are added and multiplied: u64 for whole numbers, which wrap
 //   BACK   whether the last element is first

@@ -2,7 +2,7 @@
 // Sums. A sum may be cut into parts, which a second launch adds up: always in the same order.
 //
 // Defined before:
-//   A              the type that is added in
+//   A              the accumulator type
 //   T, TO          the types of the elements and the results
 //   KEPT, REDUCED  how many dimensions stay and go
 //   COLUMNS        whether neighbouring threads have neighbouring results or neighbouring terms

@@ -32,7 +32,7 @@ pub(in crate::cuda) fn neighbours(
     if fits { count } else { 1 }
 }
 
-/// Bytes of scratch for a sum, by sizes alone.
+/// Bytes of scratch for a sum. They depend only on sizes.
 pub(crate) fn sum_scratch(results: usize, terms: usize, dtype: DType) -> u64 {
     match parts(results, terms) {
         1 => 0,
@@ -67,7 +67,7 @@ pub(crate) fn sum(
         return Ok(());
     }
     if x.is_empty() {
-        // Of nothing: 0, and not a number where it is divided by how many there are.
+        // The sum of nothing is 0, and its mean is NaN.
         return crate::cuda::elementwise::expression::fill(call, 0.0 * scale, out);
     }
     let results = out.len();

@@ -1,9 +1,9 @@
 
-// The gradient of padding: an element adds up the places that came from it, in their order. `step` is the gradient's; the kinds are those of
-// `remap.cu`.
+// The gradient of padding: each element sums the gradients of its copies in the output, in order. `step` holds the gradient's strides; the
+// kinds are as in `remap.cu`.
 //
 // Defined before:
-//   A     the type that is added in
+//   A     the accumulator type
 //   T     the type of the elements
 //   RANK  dimensions
 

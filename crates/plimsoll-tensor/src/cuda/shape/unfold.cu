@@ -2,7 +2,7 @@
 // The gradient of windows that overlap: an element adds up the windows that have it, in their order.
 //
 // Defined before:
-//   A     the type that is added in
+//   A     the accumulator type
 //   T     the type of the elements
 //   RANK  dimensions
 //   DIM   the dimension along which the windows lie

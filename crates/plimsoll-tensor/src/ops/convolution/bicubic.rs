@@ -15,7 +15,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// `[out, size]`: the share of each place of the input in each of the output. What is outside is the place at the edge.
+    /// `[out, size]`: the share of each place of the input in each of the output. Positions outside read the nearest edge.
     fn shares(self, align_corners: bool) -> Vec<f64> {
         let near = |x: f64| ((A + 2.0) * x - (A + 3.0)) * x * x + 1.0;
         let far = |x: f64| ((A * x - 5.0 * A) * x + 8.0 * A) * x - 4.0 * A;

@@ -62,7 +62,7 @@ impl Axis {
         }
     }
 
-    /// A place outside as the one inside that it stands for. As in PyTorch, no gradient flows at the border.
+    /// Maps a position outside the image to the position inside that it reads. As in PyTorch, no gradient flows at the border.
     fn inside(self, place: &Tensor) -> Result<Tensor> {
         let last = self.size as f64 - 1.0;
         match self.options.padding_mode {

@@ -49,7 +49,7 @@ impl Tensor {
             if tensor.is_in_memory_format(format) {
                 return Ok(tensor.clone());
             }
-            // What comes of it is a view; a leaf is none.
+            // The result is a view, and a leaf must not be one.
             Ok(owned_like(tensor.to_memory_format(format)?.detach(), tensor))
         })
     }

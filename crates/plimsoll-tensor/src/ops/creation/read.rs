@@ -46,7 +46,7 @@ impl Tensor {
         Ok(T::from_bytes(&bytes))
     }
 
-    /// Whether a value is not a number.
+    /// Whether any value is NaN.
     pub(crate) fn has_nan(&self) -> Result<bool> {
         const OP: &str = "detect_anomaly";
         Ok(match self.dtype() {

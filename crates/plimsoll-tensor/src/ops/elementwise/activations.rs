@@ -33,7 +33,7 @@ unary! {
 
     /// `x · min(max(x + 3, 0), 6) / 6`. As `torch.nn.functional.hardswish`.
     pub hardswish => Hardswish over Apart of FloatsOnly in place hardswish_ {
-        // Minus infinity times 0 is not a number, as in PyTorch.
+        // Minus infinity times 0 is NaN, as in PyTorch.
         |x| within_three(x, x * R::of(0.0), x * (x + R::of(3.0)) / R::of(6.0), x),
         reads Input,
         |g, x| x.equals(x, within_three(x, R::of(0.0), g * (x / R::of(3.0) + R::of(0.5)), g), g)

@@ -199,7 +199,7 @@ pub(in crate::ops) fn backward<F: Row>(at: &Backward<'_>) -> Result<Grads> {
 
 /// The gradient of one side, in the output's shape.
 fn side_of<F: Row>(at: &Backward<'_>, grad: &Tensor, side: usize) -> Result<Tensor> {
-    // What is not read is stood for by the gradient itself.
+    // The gradient itself stands in for operands that are not read.
     let [a, b] = match F::READS[side] {
         Reads::Neither => [grad.clone(), grad.clone()],
         Reads::Other if side == 0 => [grad.clone(), at.input(1)?],
@@ -287,7 +287,7 @@ impl<F: Row> Operator for BinaryBackward<F> {
         slope::saves(self, wanted, self.read())
     }
 
-    /// It is linear in the gradient: that of the gradient is itself.
+    /// The formula is linear in the incoming gradient, so its derivative by that gradient is the formula itself.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let input = |i: usize, grad: &Tensor| {
             if self.read().contains(&i) { at.input(i) } else { Ok(grad.clone()) }

@@ -144,9 +144,9 @@ bits! {
     bitwise_or bitwise_or_scalar Or BitOr bitor;
     /// The bits that one of both has, broadcast: `&a ^ &b`. As `torch.bitwise_xor`.
     bitwise_xor bitwise_xor_scalar Xor BitXor bitxor;
-    /// The bits moved up by so many places, broadcast. As `torch.bitwise_left_shift`.
+    /// The bits moved up by this many places, broadcast. As `torch.bitwise_left_shift`.
     bitwise_left_shift bitwise_left_shift_scalar LeftShift;
-    /// The bits moved down by so many places, with the sign's bit above, broadcast. As `torch.bitwise_right_shift`.
+    /// The bits moved down by this many places, with the sign's bit above, broadcast. As `torch.bitwise_right_shift`.
     bitwise_right_shift bitwise_right_shift_scalar RightShift;
 }
 

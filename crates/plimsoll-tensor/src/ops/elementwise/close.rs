@@ -11,7 +11,7 @@ pub struct Tolerance {
     pub rtol: f64,
     /// In any case.
     pub atol: f64,
-    /// Whether what is not a number equals itself.
+    /// Whether NaN equals NaN.
     pub equal_nan: bool,
 }
 

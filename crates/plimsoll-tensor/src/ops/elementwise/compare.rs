@@ -57,7 +57,7 @@ impl Test {
             Test::Gt(value) => limit(value).at_most(x, x.equals(limit(value), no, yes), no),
             Test::Not => x.equals(no, yes, no),
             Test::NotANumber => x.equals(x, no, yes),
-            // Times zero, infinities are not a number.
+            // Infinity times zero is NaN.
             Test::Finite => (x * no).equals(no, yes, no),
             Test::Infinite => (x * no).equals(no, no, x.equals(x, yes, no)),
         }

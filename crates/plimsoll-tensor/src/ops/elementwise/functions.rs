@@ -16,7 +16,7 @@ unary! {
     /// `-x`.
     pub neg => Negative over Any of Numbers in place neg_ { |x| -x, reads Nothing, |g, v| -g }
 
-    /// `max(x, 0)`; not a number stays so, as in PyTorch.
+    /// `max(x, 0)`; NaN stays NaN, as in PyTorch.
     pub relu => Relu over Apart of Numbers in place relu_ {
         |x| x.at_most(R::of(0.0), R::of(0.0), x),
         reads Output,

@@ -200,7 +200,7 @@ impl Operator for Overwrite {
         matches!(self.source, Source::Value(_)) || layout.is_contiguous()
     }
 
-    /// What was there before has no part in the values.
+    /// The old values do not matter.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         Ok(smallvec![at.grad(0).map(Tensor::zeros_like).transpose()?])
     }

@@ -182,7 +182,7 @@ impl Tensor {
     /// Whether all elements over some dimensions hold; they go. As `torch.all(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; out of memory.
+    /// A dimension out of range or named twice; out of memory.
     pub fn all_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::All, Over::dims("all", self.rank(), dims, Keep::Dropped)?)
     }
@@ -198,7 +198,7 @@ impl Tensor {
     /// Whether any element over some dimensions holds; they go. As `torch.any(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; out of memory.
+    /// A dimension out of range or named twice; out of memory.
     pub fn any_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::Any, Over::dims("any", self.rank(), dims, Keep::Dropped)?)
     }
@@ -214,7 +214,7 @@ impl Tensor {
     /// How many elements over some dimensions are not zero; they go. As `torch.count_nonzero(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; out of memory.
+    /// A dimension out of range or named twice; out of memory.
     pub fn count_nonzero_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.count(Question::HowMany, Over::dims("count_nonzero", self.rank(), dims, Keep::Dropped)?)
     }

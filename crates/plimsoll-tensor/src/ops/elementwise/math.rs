@@ -10,7 +10,7 @@ use crate::operator::Autocast;
 use crate::suite::{Case, Domain};
 use crate::tensor::Tensor;
 
-/// -1, 0 or 1 by the sign, and 0 for not a number.
+/// The sign, as -1, 0 or 1; 0 for NaN.
 #[inline(always)]
 fn sign<R: Real>(x: R) -> R {
     let (zero, one) = (R::of(0.0), R::of(1.0));

@@ -59,14 +59,14 @@ binary! {
         )
     }
 
-    /// The larger of both, broadcast; not a number where one is none. Equal ones share the gradient.
+    /// The larger of both, broadcast; NaN where either is NaN. Equal ones share the gradient.
     maximum => Maximum over Apart of All {
         |a, b| b.equals(b, a.at_most(b, b, a), b),
         left reads Both: |g, a, b| a.equals(b, g * R::of(0.5), a.at_most(b, R::of(0.0), g)),
         right reads Both: |g, a, b| a.equals(b, g * R::of(0.5), b.at_most(a, R::of(0.0), g))
     }
 
-    /// The smaller of both, broadcast; not a number where one is none. Equal ones share the gradient.
+    /// The smaller of both, broadcast; NaN where either is NaN. Equal ones share the gradient.
     minimum => Minimum over Apart of All {
         |a, b| b.equals(b, b.at_most(a, b, a), b),
         left reads Both: |g, a, b| a.equals(b, g * R::of(0.5), b.at_most(a, R::of(0.0), g)),
@@ -136,7 +136,7 @@ binary! {
         right reads Neither: |g, a, b| g
     }
 
-    /// Whether `self` differs from `other`, which what is not a number does from all, broadcast: a tensor of `bool`.
+    /// Whether `self` differs from `other`, broadcast: a tensor of `bool`. NaN differs from everything.
     ne => NotEqual over Any of Truth {
         |a, b| a.equals(b, R::of(0.0), R::of(1.0)),
         left reads Neither: |g, a, b| g,

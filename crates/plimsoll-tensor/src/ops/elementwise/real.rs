@@ -64,9 +64,9 @@ pub(crate) trait Real:
     fn angle(self, x: Self) -> Self;
     /// What division by `divisor` towards 0 leaves: it has the sign of `self`.
     fn modulo(self, divisor: Self) -> Self;
-    /// `then` where this is at most `limit`, else `otherwise`, which not a number chooses too.
+    /// `then` where this is at most `limit`, else `otherwise`, also for NaN.
     fn at_most(self, limit: Self, then: Self, otherwise: Self) -> Self;
-    /// `then` where both are equal, else `otherwise`, which not a number chooses too.
+    /// `then` where both are equal, else `otherwise`, also for NaN.
     fn equals(self, other: Self, then: Self, otherwise: Self) -> Self;
 }
 

@@ -45,7 +45,7 @@ pub(in crate::ops) fn saves<E: Expression>(of: &E, wanted: &[bool], read: &[usiz
     reads.and(Saves::input(0).only_if(curved))
 }
 
-/// The gradients of a gradient's inputs; `to_first`, from that of its output, is that of the first.
+/// The gradients of a derivative's inputs. `to_first` maps the gradient of its output to that of the first input.
 pub(in crate::ops) fn backward<E: Expression>(
     of: &E,
     at: &Backward<'_>,

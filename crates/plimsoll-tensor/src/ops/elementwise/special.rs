@@ -70,7 +70,7 @@ fn trigamma<R: Real>(x: R) -> R {
 }
 
 impl Tensor {
-    /// The number that is 0 or more with this hyperbolic cosine; not a number below 1. As `torch.acosh`.
+    /// The inverse hyperbolic cosine, 0 or more; NaN below 1. As `torch.acosh`.
     ///
     /// # Errors
     /// Out of memory.

@@ -48,7 +48,7 @@ unary! {
     pub softsign => Softsign over Apart of Floats {
         |x| x / (R::of(1.0) + magnitude(x)),
         reads Input,
-        // What is infinite times 0 is not a number: so is the gradient there, as in PyTorch.
+        // Infinity times 0 is NaN, so the gradient there is NaN, as in PyTorch.
         |g, x| (g + x * R::of(0.0)) / ((R::of(1.0) + magnitude(x)) * (R::of(1.0) + magnitude(x)))
     }
 

@@ -1,7 +1,7 @@
 //! Two more readings of a row's expression: operations on tensors, and text for a GPU's compiler.
 //!
-//! Both write what they make onto a tape of the thread, so that a value is a number and can be copied, as
-//! [`Real`] asks.
+//! Both record their results on a thread-local tape. A value is then an index into the tape, so it is `Copy`, as [`Real`]
+//! requires.
 
 use std::cell::{Cell, RefCell};
 use std::ops::{Add, Div, Mul, Neg, Sub};
@@ -72,7 +72,7 @@ impl Traced {
             Traced::Constant(holds) => return if holds == 0.0 { otherwise } else { then },
             Traced::Tensor(at) => at,
         };
-        // A number alone is of the type of what it stands beside, or of the first input's.
+        // A constant has the type of the operand next to it, or of the first input.
         let chosen = Traced::take(at).and_then(|mask| {
             let of = match (then, otherwise) {
                 (Traced::Tensor(at), _) | (_, Traced::Tensor(at)) => Traced::take(at)?.dtype(),

@@ -230,7 +230,7 @@ impl<F: Row> Operator for UnaryBackward<F> {
         slope::saves(self, wanted, self.read())
     }
 
-    /// It is linear in the gradient: that of the gradient is itself.
+    /// The formula is linear in the incoming gradient, so its derivative by that gradient is itself.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         slope::backward(self, at, self.read(), |grad| {
             let read = if F::READS == Reads::Nothing { grad.clone() } else { at.input(1)? };

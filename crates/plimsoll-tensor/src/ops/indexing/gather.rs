@@ -154,7 +154,7 @@ impl Tensor {
     /// (`int64` or `int32`). As `torch.gather`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index with another number of dimensions, or larger than this tensor in
+    /// A dimension out of range; an index with another number of dimensions, or larger than this tensor in
     /// another dimension; an index outside the dimension; out of memory.
     pub fn gather(&self, dim: isize, index: &Tensor) -> Result<Tensor> {
         if self.rank() == 0 && index.rank() == 0 {

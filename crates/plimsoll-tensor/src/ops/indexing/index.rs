@@ -173,7 +173,7 @@ impl Tensor {
     /// `torch.tensor_split(indices)`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn tensor_split(&self, places: &[usize], dim: isize) -> Result<Vec<Tensor>> {
         let size = self.shape()[dim_index("tensor_split", dim, self.rank())?];
         let starts = std::iter::once(0).chain(places.iter().copied());

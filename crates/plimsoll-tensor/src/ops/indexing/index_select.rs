@@ -251,7 +251,7 @@ impl Tensor {
     /// The slices of a dimension that a vector of indices names (`int64` or `int32`). As `torch.index_select`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index that is no vector; an index outside the dimension; out of memory.
+    /// A dimension out of range; an index that is no vector; an index outside the dimension; out of memory.
     pub fn index_select(&self, dim: isize, index: &Tensor) -> Result<Tensor> {
         call_one(IndexSelect { dim: dim_index("index_select", dim, self.rank())? }, &[self, index])
     }

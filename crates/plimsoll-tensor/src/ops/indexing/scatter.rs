@@ -293,7 +293,7 @@ impl Tensor {
     /// one place, the last along the dimension stays. `src` may be larger than the index. As `torch.scatter`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index with another number of dimensions, or larger than this tensor in
+    /// A dimension out of range; an index with another number of dimensions, or larger than this tensor in
     /// another dimension or than `src`; types that differ; an index outside the dimension; out of memory.
     pub fn scatter(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         self.put(dim, index, src, Change::Replace, Form::Copy)
@@ -320,7 +320,7 @@ impl Tensor {
     /// A copy to which the slices of `src` along a dimension are added, each at its index. As `torch.index_add`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index that is no vector or has no slice for each; an index outside the
+    /// A dimension out of range; an index that is no vector or has no slice for each; an index outside the
     /// dimension; types that differ; out of memory.
     pub fn index_add(&self, dim: isize, index: &Tensor, src: &Tensor) -> Result<Tensor> {
         let dim = dim_index("index_add", dim, self.rank())?;

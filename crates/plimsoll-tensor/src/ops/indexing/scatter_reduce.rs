@@ -71,7 +71,7 @@ impl Kernel for ScatterFold {
             strides: index.layout.strides(),
         };
         if !self.include_self {
-            // One element of each place first, or 1 for a product: what was there counts for nothing.
+            // First overwrite each target with one of its elements, or with 1 for a product: the old values do not count.
             let (first, from) = match self.fold {
                 Fold::Product => (cuda::indexing::scatter::Change::Set(1.0), None),
                 _ => (cuda::indexing::scatter::Change::Replace, Some(src)),
@@ -102,7 +102,7 @@ impl Kernel for ScatterFold {
                 let first = |y: &mut T, x: T| *y = if fold == Fold::Product { T::ONE } else { x };
                 by_index!(index, index.strides(), at => put(src_shape, dim, from, at, (out, shape), first));
             }
-            // What is not a number wins, as in PyTorch.
+            // NaN wins, as in PyTorch.
             let change = |y: &mut T, x: T| {
                 let wins = match fold {
                     Fold::Largest => x > *y,
@@ -156,7 +156,7 @@ impl Operator for ScatterFold {
         let of_x = x.eq(&out)?.to_dtype(grad.dtype())?;
         let of_src = src.eq(&out.gather(dim, &index)?)?.to_dtype(grad.dtype())?;
         let shares = of_x.scatter_add(dim, &index, &of_src)?;
-        // A place without one that equals it has what is not a number, and no gradient.
+        // A target that no element equals is NaN, and has no gradient.
         let share = grad.div(&shares.clamp_min(1.0)?)?;
         // As in PyTorch, what was there shares a gradient even where it does not count, and gets none.
         let to_x = || match self.include_self {
@@ -208,7 +208,7 @@ impl ScatterFold {
 
 impl Tensor {
     /// A copy with `src[i][j]` reduced into `[index[i][j]][j]`, along dimension 0, and so for others. With `include_self` the
-    /// elements of this tensor count, too; without it, only where no index leads. `src` may be larger than the index. As
+    /// elements of this tensor also count; without it, only those that no index refers to. `src` may be larger than the index. As
     /// `torch.scatter_reduce`.
     ///
     /// ```

@@ -77,8 +77,8 @@ impl Tensor {
     /// `torch.nn.functional.embedding_bag`.
     ///
     /// # Errors
-    /// A vector without offsets, or a matrix with them; offsets that do not rise from 0; weights for another mode than the sum;
-    /// as [`Tensor::embedding`].
+    /// A vector without offsets, or a matrix with them; offsets that do not start at 0 or that decrease; weights in a mode
+    /// other than the sum; those of [`Tensor::embedding`].
     pub fn embedding_bag(
         &self,
         weight: &Tensor,

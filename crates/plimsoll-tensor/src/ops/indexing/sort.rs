@@ -174,7 +174,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn sort(&self, dim: isize, descending: bool) -> Result<(Tensor, Tensor)> {
         self.in_order("sort", dim, Sort(direction(descending)))
     }
@@ -191,7 +191,7 @@ impl Tensor {
     /// `sorted` is false. Of equal ones the first come first. As `torch.topk`.
     ///
     /// # Errors
-    /// A dimension that is not there; more elements than it has; out of memory.
+    /// A dimension out of range; more elements than it has; out of memory.
     pub fn topk(&self, count: usize, dim: isize, largest: bool, sorted: bool) -> Result<(Tensor, Tensor)> {
         self.in_order("topk", dim, TopK { count, direction: direction(largest), unsorted: !sorted })
     }

@@ -165,7 +165,7 @@ impl Function for CtcLoss {
         let emitted = Self::emitted(&log_probs, &labels)?;
         let from_here = self.backward_paths(&emitted, &self.skips(&labels)?)?;
         let of_sample = |x: &Tensor| x.reshape(&[1, x.numel(), 1]);
-        // Both have this time's emission. Where a state is never emitted, no path leads.
+        // Both include this time's emission. No path leads to a state that is never emitted.
         let through = paths.add(&from_here)?.sub(&emitted)?.add(&of_sample(&losses)?)?.exp()?;
         let through = through.masked_fill(&emitted.eq_scalar(f64::NEG_INFINITY)?, 0.0)?;
         let index = labels.unsqueeze(0)?.expand(through.shape())?;

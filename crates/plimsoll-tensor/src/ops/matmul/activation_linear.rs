@@ -59,7 +59,7 @@ impl Activation {
         }
     }
 
-    /// The gradient of its input `x` from that of its output, in the place of that where nobody else sees it.
+    /// The gradient of the input `x` from the gradient of the output, in place if nothing else uses that.
     fn gradient(self, grad: Tensor, x: &Tensor) -> Result<Tensor> {
         match self {
             Activation::Relu => gradient_in_place(Relu {}, grad, x),

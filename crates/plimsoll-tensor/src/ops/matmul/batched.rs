@@ -131,7 +131,7 @@ fn with_lead(layout: &Layout, leading: &[usize], rows: usize, cols: usize) -> La
     layout.expand(&shape).unwrap_or_else(|| unreachable!("{layout:?} does not broadcast to {shape:?}"))
 }
 
-/// The one distance between neighbouring matrices, where the leading dimensions have one.
+/// The common stride between neighbouring matrices, if the leading dimensions have one.
 fn lead_stride(layout: &Layout, lead: usize) -> Option<usize> {
     let (shape, strides) = (layout.shape(), layout.strides());
     let mut dims = (0..lead).rev().filter(|&dim| shape[dim] != 1);

@@ -17,7 +17,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there; a type that is not of floating point; out of memory.
+    /// A dimension out of range; a type that is not of floating point; out of memory.
     pub fn normalize(&self, dim: isize) -> Result<Tensor> {
         self.div(&self.norm_keepdim(2.0, &[dim])?.clamp_min(1e-12)?)
     }

@@ -182,7 +182,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// An equation that is none, naming the subscript; other operands than it has; sizes that differ; out of memory.
+    /// An invalid equation, naming the subscript; a wrong number of operands; sizes that differ; out of memory.
     pub fn einsum(equation: &str, operands: &[&Tensor]) -> Result<Tensor> {
         let equation: String = equation.chars().filter(|letter| !letter.is_whitespace()).collect();
         let (terms, named) = match equation.split_once("->") {

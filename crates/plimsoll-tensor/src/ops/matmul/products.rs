@@ -79,7 +79,7 @@ impl Kernel for AddMm {
             dtype: x.dtype,
             strides: [0, x.layout.strides()[0], x.layout.strides()[1]],
         };
-        // As PyTorch: where beta is 0, what is not a number in the tensor counts for nothing.
+        // As PyTorch: if beta is 0, NaN in the tensor is ignored.
         if self.beta != 0.0 {
             cuda::elementwise::copy(call, x, out)?;
         }
@@ -94,7 +94,7 @@ impl Kernel for AddMm {
 
     fn cpu(&self, call: CpuCall<'_>) -> Result<()> {
         let AddMm { beta, alpha } = *self;
-        // As PyTorch: where beta is 0, what is not a number in the tensor counts for nothing.
+        // As PyTorch: if beta is 0, NaN in the tensor is ignored.
         let keeps = beta != 0.0;
         match call.outs[0].dtype() {
             DType::I64 => {

@@ -234,7 +234,7 @@ impl Tensor {
     /// `weight` plus `bias` by channel. As `torch.nn.functional.group_norm`.
     ///
     /// # Errors
-    /// Channels that are no multiple of the groups; a bias without a weight; sizes that do not fit together; out of memory.
+    /// Channels that are not a multiple of the groups; a bias without a weight; sizes that do not fit together; out of memory.
     pub fn group_norm(
         &self,
         groups: usize,

@@ -141,7 +141,7 @@ impl Tensor {
     /// Softmax along a dimension. As `torch.softmax`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type that is not of floating point; out of memory.
+    /// A dimension out of range; a type that is not of floating point; out of memory.
     pub fn softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Plain)
     }
@@ -149,7 +149,7 @@ impl Tensor {
     /// Logarithm of the softmax along a dimension, without overflow. As `torch.log_softmax`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type that is not of floating point; out of memory.
+    /// A dimension out of range; a type that is not of floating point; out of memory.
     pub fn log_softmax(&self, dim: isize) -> Result<Tensor> {
         self.along(dim, Softmax::Log)
     }

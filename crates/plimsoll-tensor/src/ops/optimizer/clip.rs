@@ -86,8 +86,8 @@ impl Operator for Clip {
     }
 }
 
-/// Brings the norm of all gradients together, as if they were one vector, to at most `max_norm`, in place; gives back the
-/// norm that they had. As `torch.nn.utils.clip_grad_norm_`; `norm_type` is 2 there by default, and may be infinite.
+/// Scales all gradients in place so that their norm, as if they were one vector, is at most `max_norm`. Returns the norm
+/// before. As `torch.nn.utils.clip_grad_norm_`; `norm_type` is 2 there by default, and may be infinite.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, Tensor, op::clip_norm_};

@@ -315,8 +315,8 @@ fn captured(op: Step, slots: &[Slot<'_>]) -> CapturedStep {
     })
 }
 
-/// A tensor of a parameter's shape with the dimensions in the order in which the parameter lies: a step that goes element by element
-/// sees channels-last parameters as row-major ones.
+/// Permutes a tensor of a parameter's shape into the parameter's memory order, so that an elementwise step sees a
+/// channels-last parameter as a row-major one.
 fn as_it_lies<'a>(rule: &Rule, parameter: &Tensor, tensor: &'a Tensor) -> Cow<'a, Tensor> {
     let layout = &parameter.data().layout;
     if layout.is_contiguous() || rule.is_whole() || tensor.shape() != parameter.shape() {

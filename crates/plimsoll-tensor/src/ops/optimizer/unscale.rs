@@ -18,7 +18,7 @@ use crate::ops::{want_float, want_same};
 use crate::suite::Case;
 use crate::tensor::Tensor;
 
-/// `gradients… -> gradients…, found`: each times `factor` in place; `found` is 1 where a value was infinite or not a number.
+/// `gradients… -> gradients…, found`: each times `factor` in place; `found` is 1 if any value was infinite or NaN.
 #[derive(Clone, Copy, Debug)]
 struct Unscale {
     factor: f64,
@@ -70,7 +70,7 @@ impl Operator for Unscale {
     }
 }
 
-/// Multiplies gradients of one type by `factor`, in place; gives 1 where one of their values was infinite or not a number, else
+/// Multiplies gradients of one type by `factor`, in place; returns 1 if any value was infinite or NaN, else
 /// 0. As PyTorch's `_amp_foreach_non_finite_check_and_unscale_`; gradient scalers are made of it.
 ///
 /// ```

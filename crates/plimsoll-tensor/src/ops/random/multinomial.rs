@@ -110,8 +110,8 @@ impl Tensor {
     /// As `torch.multinomial`, with other numbers.
     ///
     /// # Errors
-    /// A weight that is below 0, infinite or not a number; a row with too few weights above 0; more places than
-    /// there are without replacement; out of memory.
+    /// A weight that is negative, infinite or NaN; a row with too few positive weights; without replacement, more
+    /// samples than weights; out of memory.
     pub fn multinomial(&self, drawn: usize, replace: bool) -> Result<Tensor> {
         let from = self.device().next_random();
         call_one(Multinomial { drawn, replace, from }, &[&self.detach()])

@@ -169,7 +169,7 @@ impl Function for Layer {
 }
 
 impl Layer {
-    /// The gradients as operations on tensors, which are recorded.
+    /// The gradients, composed of recorded tensor operations.
     fn composed(&self, at: &FunctionBackward<'_>) -> Result<Grads> {
         let count = self.inputs();
         let ins: Vec<Tensor> = (0..count).map(|i| at.saved(i)).collect::<Result<_>>()?;

@@ -61,7 +61,7 @@ impl Tensor {
     /// among all elements in row-major order. As `torch.argmax`.
     ///
     /// # Errors
-    /// A dimension that is not there or has no elements; truth values; out of memory.
+    /// A dimension out of range or without elements; truth values; out of memory.
     pub fn argmax(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         want_number("argmax", self.dtype())?;
         let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmax(0) };

@@ -106,11 +106,11 @@ pub(super) struct Share {
 /// What is shared, which differs where elements are not numbers, as in PyTorch.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Shared {
-    /// The extreme of all elements: where it is not a number, those that are none share.
+    /// The extreme of all elements. If it is NaN, the NaNs share the gradient.
     All,
-    /// Extremes over dimensions: where one is not a number, no gradient is.
+    /// Extremes over dimensions. Where one is NaN, there is no gradient.
     Over,
-    /// The extreme of magnitudes, each with its sign: where it is not a number, nothing gets a share.
+    /// The extreme of magnitudes, each with its sign. Where it is NaN, nothing gets a gradient.
     Magnitude,
 }
 
@@ -264,7 +264,7 @@ macro_rules! extremes {
             #[doc = concat!("The ", $word, " elements along a dimension, which goes, and where they are (`int64`), the first of equals: it gets the gradient. As `torch.", stringify!($all), "(dim)`.")]
             ///
             /// # Errors
-            /// A dimension that is not there or has no elements; out of memory.
+            /// A dimension out of range or without elements; out of memory.
             pub fn $along(&self, dim: isize) -> Result<(Tensor, Tensor)> {
                 self.extreme_along(stringify!($all), Extreme { largest: $largest }, dim, Keep::Dropped)
             }
@@ -305,7 +305,7 @@ impl Tensor {
     /// Where the smallest value along a dimension is, the first of equals, as `int64`. As `torch.argmin(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there or has no elements; out of memory.
+    /// A dimension out of range or without elements; out of memory.
     pub fn argmin(&self, dim: impl Into<Option<isize>>) -> Result<Tensor> {
         let Some(dim) = dim.into() else { return self.reshape(&[-1])?.argmin(0) };
         if self.rank() == 0 && (-1..=0).contains(&dim) {

@@ -74,7 +74,7 @@ impl Tensor {
     /// `log(sum(exp(x)))` over some dimensions, which go. As `torch.logsumexp`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; a type that is not of floating point; out of memory.
+    /// A dimension out of range or named twice; a type that is not of floating point; out of memory.
     pub fn logsumexp(&self, dims: &[isize]) -> Result<Tensor> {
         let x = if self.dtype().is_float() { self.clone() } else { self.float()? };
         call_one(LogSumExp(Over::dims("logsumexp", self.rank(), dims, Keep::Dropped)?), &[&x])

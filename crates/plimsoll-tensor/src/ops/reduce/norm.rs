@@ -144,7 +144,7 @@ impl Kernel for NormBackward {
             let (out, sign) = (out.elements::<T>(), |x: T| if x == 0.0 { 0.0 } else { (1.0 as T).copysign(x) });
             match self.0 {
                 Norm::Zero => out.fill(0.0),
-                // As PyTorch: what is not a number has no sign.
+                // As PyTorch: NaN has no sign.
                 Norm::One => zip3(shape, operands, out, |g, x, _| if x.is_nan() { 0.0 } else { g * sign(x) }),
                 Norm::Two => zip3(
                     shape,
@@ -201,7 +201,7 @@ impl Tensor {
     /// The norm over some dimensions, which go. As [`Tensor::norm`].
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; as [`Tensor::norm`].
+    /// A dimension out of range or named twice; as [`Tensor::norm`].
     pub fn norm_dims(&self, p: f64, dims: &[isize]) -> Result<Tensor> {
         self.norm_over(p, Over::dims("norm", self.rank(), dims, Keep::Dropped)?)
     }

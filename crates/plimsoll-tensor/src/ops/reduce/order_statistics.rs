@@ -56,11 +56,11 @@ impl Function for Median {
 }
 
 impl Tensor {
-    /// The median of all elements: of an even number the lower of both in the middle; not a number where one is none. Equal ones
+    /// The median of all elements: for an even count, the lower of the middle two; NaN if any is NaN. Equal ones
     /// share the gradient. As `torch.median`.
     ///
     /// # Errors
-    /// No elements, of whole numbers (of floating point their median is not a number); out of memory.
+    /// An empty integer tensor (an empty floating-point one gives NaN); out of memory.
     pub fn median(&self) -> Result<Tensor> {
         if self.numel() == 0 && self.dtype().is_float() {
             return self.sum()?.affine(0.0, f64::NAN);
@@ -80,7 +80,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there or has no elements; out of memory.
+    /// A dimension out of range or without elements; out of memory.
     pub fn median_dim(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         let size = self.want_ranked("median", dim)?;
         if size == 0 {
@@ -92,7 +92,7 @@ impl Tensor {
         if !self.dtype().is_float() {
             return Ok((value, place));
         }
-        // What is not a number is last, and is the median.
+        // NaN sorts last, and is then the median.
         let none = values.isnan()?.to_dtype(DType::I64)?.sum_dims(&[dim])?;
         let first = none.affine_index(-1, size as i64)?.clamp(0.0, (size - 1) as f64)?;
         let (last, at) = (values.select(dim, -1)?, places.gather(dim, &first.unsqueeze(dim)?)?.squeeze(dim)?);
@@ -104,7 +104,7 @@ impl Tensor {
     /// `torch.kthvalue`.
     ///
     /// # Errors
-    /// A dimension that is not there; a `k` that is not in 1 to its size; out of memory.
+    /// A dimension out of range; a `k` that is not in 1 to its size; out of memory.
     pub fn kthvalue(&self, k: usize, dim: isize) -> Result<(Tensor, Tensor)> {
         let size = self.want_ranked("kthvalue", dim)?.max(1);
         if k == 0 || k > size {
@@ -117,7 +117,7 @@ impl Tensor {
         Ok((values.select(dim, k as isize - 1)?, places.select(dim, k as isize - 1)?))
     }
 
-    /// The `q`-quantile of the elements along a dimension, which goes, or of all for `None`; not a number where one is none. As
+    /// The `q`-quantile of the elements along a dimension, which is dropped, or of all for `None`; NaN if any is NaN. As
     /// `torch.quantile` with a number.
     ///
     /// # Errors
@@ -136,7 +136,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A number outside 0 to 1; a type other than `float32` and `float64`; a dimension that is not there or has no elements;
+    /// A number outside 0 to 1; a type other than `float32` and `float64`; a dimension out of range or without elements;
     /// out of memory.
     pub fn quantiles(
         &self,

@@ -49,7 +49,7 @@ impl Kernel for Prod {
             let outs = (out.elements::<T>(), others.elements::<T>());
             fold2(shape, (x.elements::<T>(), strides), marks, &Product, outs, |(product, zeros)| {
                 let product = product as T;
-                // Zero times infinity is not a number, as it is without this detour.
+                // Zero times infinity is NaN, as without this detour.
                 let zero = product * 0.0;
                 (if zeros == 0 { product } else { zero }, if zeros <= 1 { product } else { zero })
             });
@@ -193,7 +193,7 @@ impl Tensor {
     /// The product over a dimension, which goes. As `torch.prod(dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn prod_dim(&self, dim: isize) -> Result<Tensor> {
         self.prod_over(Over::dims("prod", self.rank(), &[dim], Keep::Dropped)?, false)
     }

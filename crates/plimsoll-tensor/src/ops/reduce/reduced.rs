@@ -32,7 +32,7 @@ impl Over {
     /// Over these; over all where none is named, as PyTorch.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice.
+    /// A dimension out of range or named twice.
     pub(crate) fn dims(op: &'static str, rank: usize, dims: &[isize], keep: Keep) -> Result<Over> {
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(dims.is_empty(), rank);
         for &dim in dims.iter().filter(|&&dim| rank > 0 || !(-1..=0).contains(&dim)) {

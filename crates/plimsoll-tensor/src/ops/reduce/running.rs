@@ -10,7 +10,8 @@ use crate::operator::Autocast;
 use crate::ops::{dim_index, want_float};
 use crate::tensor::{Grads, Tensor};
 
-/// What the elements so far of each make, of a function of all that is combined in any order: of the earlier ones, and the later.
+/// A running reduction (scan) along `dim`: each result combines all elements up to its own. `combine` takes the
+/// earlier and the later part, and must be associative.
 fn running(
     x: Vec<Tensor>,
     dim: usize,
@@ -34,8 +35,8 @@ fn running(
 }
 
 impl Tensor {
-    /// The largest elements so far along a dimension, and where they are (`int64`), the last of equals. What is not a number is larger
-    /// than all. As `torch.cummax`.
+    /// The running maximum along a dimension, and its index (`int64`), of equals the last. NaN is larger than everything.
+    /// As `torch.cummax`.
     ///
     /// ```
     /// use plimsoll_tensor::{Device, Tensor};
@@ -47,13 +48,13 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn cummax(&self, dim: isize) -> Result<(Tensor, Tensor)> {
         self.running_extreme("cummax", dim, Tensor::ge)
     }
 
-    /// The smallest elements so far along a dimension, and where they are (`int64`), the last of equals. What is not a number is smaller
-    /// than all. As `torch.cummin`.
+    /// The running minimum along a dimension, and its index (`int64`), of equals the last. NaN is smaller than everything.
+    /// As `torch.cummin`.
     ///
     /// # Errors
     /// As [`Tensor::cummax`].
@@ -87,7 +88,7 @@ impl Tensor {
     /// The logarithms of the sums of the exponentials so far along a dimension, without overflow. As `torch.logcumsumexp`.
     ///
     /// # Errors
-    /// A dimension that is not there; a type that is not of floating point; out of memory.
+    /// A dimension out of range; a type that is not of floating point; out of memory.
     pub fn logcumsumexp(&self, dim: isize) -> Result<Tensor> {
         const NAME: &str = "logcumsumexp";
         want_float(NAME, self.dtype())?;

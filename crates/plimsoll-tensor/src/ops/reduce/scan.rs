@@ -325,7 +325,7 @@ impl Tensor {
     /// The sums of the elements so far along a dimension; of whole numbers and truth values in `int64`. As `torch.cumsum`.
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn cumsum(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return self.unsqueeze(0)?.cumsum(0)?.squeeze(0);

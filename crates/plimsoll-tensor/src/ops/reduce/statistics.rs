@@ -1,4 +1,4 @@
-//! Statistics composed of others: two at once, without what is not a number, differences of neighbours, limits for each
+//! Statistics composed of others: two at once, without NaN, differences of neighbours, limits for each
 //! element.
 
 use smallvec::smallvec;
@@ -79,8 +79,8 @@ impl Tensor {
         Ok((self.amin(&[])?, self.amax(&[])?))
     }
 
-    /// With `nan` for what is not a number, and `posinf` and `neginf` for the infinite; without one of these, the largest and the
-    /// lowest number of the type. As `torch.nan_to_num`.
+    /// Replaces NaN by `nan` and the infinities by `posinf` and `neginf`, which default to the largest and the lowest number
+    /// of the type. As `torch.nan_to_num`.
     ///
     /// # Errors
     /// Out of memory.
@@ -105,7 +105,7 @@ impl Tensor {
             .masked_fill(&below, neginf.into().unwrap_or(-largest))
     }
 
-    /// The sum over some dimensions, or over all for none, without what is not a number. As `torch.nansum`.
+    /// The sum over these dimensions, or over all if empty, without NaN. As `torch.nansum`.
     ///
     /// # Errors
     /// As [`Tensor::sum_dims`].
@@ -130,7 +130,7 @@ impl Tensor {
     /// The differences of neighbours along a dimension, `n` times. As `torch.diff`.
     ///
     /// # Errors
-    /// A dimension that is not there; truth values; out of memory.
+    /// A dimension out of range; truth values; out of memory.
     pub fn diff(&self, n: usize, dim: isize) -> Result<Tensor> {
         let at = dim_index("diff", dim, self.rank())?;
         let mut x = self.clone();
@@ -143,7 +143,7 @@ impl Tensor {
         Ok(x)
     }
 
-    /// Each element, but at least that of `low` and at most that of `high`, broadcast. As `torch.clamp` with tensors: an element
+    /// Clamps each element between the elements of `low` and `high`, broadcast. As `torch.clamp` with tensors: an element
     /// that equals a limit shares the gradient with it.
     ///
     /// # Errors

@@ -131,7 +131,7 @@ impl Tensor {
     /// Sums over some dimensions, or all where none is named, which go. As `torch.sum(dim=…)`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn sum_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("sum", Some(dims), Reduced::Dropped)
     }
@@ -139,12 +139,12 @@ impl Tensor {
     /// Sums over some dimensions, or all where none is named, which stay with size 1. As `torch.sum(dim=…, keepdim=True)`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn sum_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("sum", Some(dims), Reduced::Kept)
     }
 
-    /// The mean of all elements, a scalar; not a number where there are none.
+    /// The mean of all elements, a scalar; NaN if there are none.
     ///
     /// # Errors
     /// A type that is not of floating point; out of memory.
@@ -155,7 +155,7 @@ impl Tensor {
     /// Means over some dimensions, or all where none is named, which go. As `torch.mean(dim=…)`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn mean_dims(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("mean", Some(dims), Reduced::Dropped)
     }
@@ -163,7 +163,7 @@ impl Tensor {
     /// Means over some dimensions, or all where none is named, which stay with size 1.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn mean_keepdim(&self, dims: &[isize]) -> Result<Tensor> {
         self.reduce("mean", Some(dims), Reduced::Kept)
     }

@@ -103,7 +103,7 @@ macro_rules! variance {
             #[doc = concat!("The ", $what, " over some dimensions, which go. As [`Tensor::", stringify!($all), "`].")]
             ///
             /// # Errors
-            /// A dimension that is not there, or named twice; a type that is not of floating point; out of memory.
+            /// A dimension out of range or named twice; a type that is not of floating point; out of memory.
             pub fn $dims(&self, dims: &[isize], correction: f64) -> Result<Tensor> {
                 let over = Over::dims(stringify!($all), self.rank(), dims, Keep::Dropped)?;
                 call_one(Variance { over, correction, root: $root }, &[self])

@@ -10,7 +10,7 @@ impl Tensor {
     /// Dimensions `from` moved to the places `to`; the others keep their order. As `torch.movedim`.
     ///
     /// # Errors
-    /// Lists of different lengths; a dimension that is not there, or named twice.
+    /// Lists of different lengths; a dimension out of range or named twice.
     pub fn movedim(&self, from: &[isize], to: &[isize]) -> Result<Tensor> {
         if from.len() != to.len() {
             let message = format!("{from:?} to {to:?}: needs as many places as dimensions");
@@ -34,7 +34,7 @@ impl Tensor {
     /// Two dimensions swapped: `transpose` under NumPy's name.
     ///
     /// # Errors
-    /// Dimensions that are not there.
+    /// Dimensions out of range.
     pub fn swapdims(&self, a: isize, b: isize) -> Result<Tensor> {
         self.transpose(a, b)
     }
@@ -42,7 +42,7 @@ impl Tensor {
     /// One dimension split into several; one of the sizes may be -1. As `torch.unflatten`.
     ///
     /// # Errors
-    /// A dimension that is not there; sizes whose product is not the dimension's.
+    /// A dimension out of range; sizes whose product is not the dimension's.
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
     pub fn unflatten(&self, dim: isize, sizes: impl ReshapeTo) -> Result<Tensor> {
         let dim = dim_index("unflatten", dim, self.rank())?;
@@ -70,7 +70,7 @@ impl Tensor {
     /// Those of these dimensions that have size 1 taken out. As `torch.squeeze` with a tuple.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice.
+    /// A dimension out of range or named twice.
     pub fn squeeze_dims(&self, dims: &[isize]) -> Result<Tensor> {
         let dims = distinct("squeeze", dims, self.rank())?;
         let kept = |&(dim, &size): &(usize, &usize)| size != 1 || !dims.contains(&dim);

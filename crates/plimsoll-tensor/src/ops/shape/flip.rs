@@ -94,7 +94,7 @@ impl Tensor {
     /// A copy with the order of some dimensions turned round. As `torch.flip`.
     ///
     /// # Errors
-    /// A dimension that is not there, or named twice; out of memory.
+    /// A dimension out of range or named twice; out of memory.
     pub fn flip(&self, dims: &[isize]) -> Result<Tensor> {
         let mut marks: SmallVec<[bool; 6]> = SmallVec::from_elem(false, self.rank());
         for &dim in dims {
@@ -110,7 +110,7 @@ impl Tensor {
     /// other. Without dimensions and with one shift, all elements move as if they were one row. As `torch.roll`.
     ///
     /// # Errors
-    /// A dimension that is not there; another number of shifts than dimensions; out of memory.
+    /// A dimension out of range; another number of shifts than dimensions; out of memory.
     pub fn roll(&self, shifts: &[isize], dims: &[isize]) -> Result<Tensor> {
         if dims.is_empty() && shifts.len() == 1 {
             return self.reshape(&[-1])?.roll(shifts, &[0])?.reshape(self.shape());

@@ -23,7 +23,7 @@ use crate::word::by_word;
 pub enum PadMode {
     /// This value.
     Constant(f64),
-    /// What lies at the same distance inside, the edge left out.
+    /// Mirrors the inside, without repeating the edge.
     Reflect,
     /// The nearest element.
     Replicate,

@@ -193,7 +193,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A dimension that is not there; a step of 0.
+    /// A dimension out of range; a step of 0.
     #[allow(clippy::needless_pass_by_value, reason = "ranges are passed by value everywhere")]
     pub fn slice(&self, dim: isize, range: impl RangeBounds<isize>, step: usize) -> Result<Tensor> {
         let dim = dim_index("slice", dim, self.rank())?;
@@ -223,7 +223,7 @@ impl Tensor {
     /// Element `index` of one dimension, which goes, as a view; below 0 it counts from the end. As `torch.select`.
     ///
     /// # Errors
-    /// A dimension that is not there; an index outside it.
+    /// A dimension out of range; an index outside it.
     pub fn select(&self, dim: isize, index: isize) -> Result<Tensor> {
         let dim = dim_index("select", dim, self.rank())?;
         let size = self.shape()[dim];
@@ -255,7 +255,7 @@ impl Tensor {
     /// counts the windows, and a new last one their elements. As `Tensor.unfold`.
     ///
     /// # Errors
-    /// A dimension that is not there; windows larger than it; a step of 0.
+    /// A dimension out of range; windows larger than it; a step of 0.
     pub fn unfold(&self, dim: isize, size: usize, step: usize) -> Result<Tensor> {
         let dim = dim_index("unfold", dim, self.rank())?;
         let whole = self.shape()[dim];

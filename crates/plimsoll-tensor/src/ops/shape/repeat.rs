@@ -10,7 +10,7 @@ use crate::suite::Case;
 use crate::tensor::Tensor;
 
 impl Tensor {
-    /// The whole tensor so many times along each dimension; numbers beyond its dimensions put new ones in front. As
+    /// The whole tensor this many times along each dimension; numbers beyond its dimensions put new ones in front. As
     /// `Tensor.repeat`.
     ///
     /// # Errors
@@ -48,10 +48,10 @@ impl Tensor {
         self.repeat(&all)
     }
 
-    /// Each element so many times along a dimension, one after the other. As `torch.repeat_interleave(n, dim)`.
+    /// Each element this many times along a dimension, one after the other. As `torch.repeat_interleave(n, dim)`.
     ///
     /// # Errors
-    /// A dimension that is not there; out of memory.
+    /// A dimension out of range; out of memory.
     pub fn repeat_interleave(&self, times: usize, dim: isize) -> Result<Tensor> {
         let dim = dim_index("repeat_interleave", dim, self.rank())?;
         let mut wide: Dims = self.shape().into();
@@ -67,7 +67,7 @@ impl Tensor {
     /// Element `i` of a dimension `times[i]` times. As `torch.repeat_interleave` with a tensor of repeats.
     ///
     /// # Errors
-    /// A dimension that is not there; repeats that are not `int64` of the dimension's size, or below 0; a device
+    /// A dimension out of range; repeats that are not `int64` of the dimension's size, or below 0; a device
     /// that computes no values, since the size of the result depends on them; out of memory.
     pub fn repeat_interleave_each(&self, times: &Tensor, dim: isize) -> Result<Tensor> {
         const OP: &str = "repeat_interleave";

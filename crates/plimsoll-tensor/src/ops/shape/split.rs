@@ -57,7 +57,7 @@ impl Tensor {
     /// Views of `size` elements each along a dimension; the last may have fewer. As `torch.split`.
     ///
     /// # Errors
-    /// A dimension that is not there; a size of 0, unless the dimension has no elements.
+    /// A dimension out of range; a size of 0, unless the dimension has no elements.
     pub fn split(&self, size: usize, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("split", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -75,7 +75,7 @@ impl Tensor {
     /// Views of these sizes along a dimension. As `torch.split` with a list.
     ///
     /// # Errors
-    /// A dimension that is not there; sizes whose sum is not the dimension's.
+    /// A dimension out of range; sizes whose sum is not the dimension's.
     pub fn split_with_sizes(&self, sizes: &[usize], dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("split_with_sizes", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -90,7 +90,7 @@ impl Tensor {
     /// size fills the dimension before.
     ///
     /// # Errors
-    /// A dimension that is not there; a count of 0.
+    /// A dimension out of range; a count of 0.
     pub fn chunk(&self, count: usize, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("chunk", dim, self.rank())?;
         if count == 0 {
@@ -105,7 +105,7 @@ impl Tensor {
     /// One view for each index of a dimension, which goes. As `torch.unbind`.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn unbind(&self, dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("unbind", dim, self.rank())?;
         let parts = self.split_into(dim, Dims::from_elem(1, self.shape()[dim]))?;

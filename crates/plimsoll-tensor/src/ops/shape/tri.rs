@@ -71,8 +71,8 @@ impl Operator for Triangle {
 }
 
 impl Tensor {
-    /// The upper triangle of the last two dimensions, zeros below. `diagonal` above 0 leaves out so many diagonals more,
-    /// below 0 fewer. As `torch.triu`.
+    /// The upper triangle of the last two dimensions, zeros below. A positive `diagonal` also drops that many
+    /// diagonals; a negative one keeps as many more. As `torch.triu`.
     ///
     /// # Errors
     /// A tensor without two dimensions; out of memory.

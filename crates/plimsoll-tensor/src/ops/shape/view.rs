@@ -64,7 +64,7 @@ impl Tensor {
     /// `Tensor.view`.
     ///
     /// # Errors
-    /// A shape with another number of elements; strides that leave no other way than a copy: use `reshape`.
+    /// A shape with another number of elements; strides that would require a copy (use `reshape`).
     #[allow(clippy::needless_pass_by_value, reason = "what is passed is a reference already")]
     pub fn view(&self, shape: impl ReshapeTo) -> Result<Tensor> {
         call_one(View::Reshape(self.resolve(&shape.sizes())?), &[self])
@@ -73,7 +73,7 @@ impl Tensor {
     /// Dimensions `start` to `end`, both included, as one. As `torch.flatten`.
     ///
     /// # Errors
-    /// Dimensions that are not there; out of memory where the strides force a copy.
+    /// Dimensions out of range; out of memory where the strides force a copy.
     pub fn flatten(&self, start: isize, end: isize) -> Result<Tensor> {
         if self.rank() == 0 {
             return self.reshape(&[1]);
@@ -92,7 +92,7 @@ impl Tensor {
     /// Two dimensions swapped.
     ///
     /// # Errors
-    /// Dimensions that are not there.
+    /// Dimensions out of range.
     pub fn transpose(&self, a: isize, b: isize) -> Result<Tensor> {
         if self.rank() == 0 && [a, b].iter().all(|dim| (-1..=0).contains(dim)) {
             return Ok(self.clone());
@@ -141,7 +141,7 @@ impl Tensor {
     /// One dimension of size 1 taken out; itself where the size is another, as PyTorch.
     ///
     /// # Errors
-    /// A dimension that is not there.
+    /// A dimension out of range.
     pub fn squeeze(&self, dim: isize) -> Result<Tensor> {
         if self.rank() == 0 && (-1..=0).contains(&dim) {
             return Ok(self.clone());

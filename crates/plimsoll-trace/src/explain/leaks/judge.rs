@@ -1,4 +1,4 @@
-//! The verdict about rows of bytes, without knowledge of programs.
+//! The verdict about a series of byte counts, one per step. It knows nothing of the program.
 
 use super::growth::{Growth, fit, growth, sum, warm};
 use super::sawtooth::Teeth;

@@ -17,8 +17,8 @@ use crate::render::{Report, devices, words};
 /// How many lines to list.
 const LINES: usize = 20;
 
-/// The device that the first screen is about: the one that decides the verdict, else that with the highest peak. The
-/// devices are in the order of [`devices::worst_first`].
+/// The device on the first screen: the one that decides the verdict, or else the one with the highest peak. Devices are
+/// in the order of [`devices::worst_first`].
 pub(super) fn foremost<'a>(report: &Report<'a>) -> &'a DeviceExplanation {
     let allocated = |device: &&DeviceExplanation| device.timeline.peak_allocated.level.allocated_bytes;
     // Of equal ones the first.
@@ -26,7 +26,7 @@ pub(super) fn foremost<'a>(report: &Report<'a>) -> &'a DeviceExplanation {
     devices::decisive(report.devices).or_else(largest).expect("a recording with sections has devices")
 }
 
-/// `sections` are those of the devices, in their order.
+/// `sections` has one section per device, in the same order.
 pub(super) fn head(out: &mut String, report: Report<'_>, sections: &[Section<'_>]) -> fmt::Result {
     let class = if report.devices.iter().any(words::is_bad) { "failed" } else { "well" };
     let verdict = devices::verdict(report.devices, |bytes| Bytes(bytes).to_string());

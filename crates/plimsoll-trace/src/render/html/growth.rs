@@ -64,7 +64,7 @@ fn grown_bytes(course: &Course) -> u64 {
     last.zip(first).map_or(0, |(last, first)| last.saturating_sub(*first))
 }
 
-/// The last step of each of this many stretches of about equal length.
+/// Splits the steps into at most `most` runs of about equal length and returns the last step of each.
 fn chosen(steps: usize, most: usize) -> impl Iterator<Item = usize> {
     let columns = steps.min(most);
     (1..=columns).map(move |column| column * steps / columns - 1)

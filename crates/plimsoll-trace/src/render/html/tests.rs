@@ -13,7 +13,7 @@ const MIB: u64 = 1 << 20;
 /// A name that would end a script, an attribute and a text, if it could.
 const HOSTILE: &str = "</script><img src=x onerror=\"alert('{{data}}')\">";
 
-/// A recording of so many events, of which the last fails: blocks of several sizes come, and go in another
+/// A recording of this many events, of which the last fails: blocks of several sizes come, and go in another
 /// order. Each stack has a frame of a hostile name.
 pub(super) fn recording(events: usize) -> Snapshot {
     let mut snapshot = Snapshot::default();
@@ -101,7 +101,7 @@ fn what_a_file_says_never_becomes_a_tag_or_a_place() {
     assert_eq!(data["devices"].as_array().map(Vec::len), Some(1));
 }
 
-/// A page about two recordings, and one about so many ranks of which the first is another recording.
+/// A page about two recordings, and one about this many ranks of which the first is another recording.
 fn pages_about_several(snapshots: [&Snapshot; 2], name: &str, ranks: usize) -> [String; 2] {
     let explained = snapshots.map(explained);
     let report = |side: usize| {

@@ -62,7 +62,7 @@ fn escaped(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
             '>' => f.write_str("&gt;")?,
             '"' => f.write_str("&quot;")?,
             '\'' => f.write_str("&#39;")?,
-            // What turns the direction of writing could make a path look like another.
+            // Bidirectional controls could make a path look like another.
             char if is_hidden(char) => f.write_str("\u{fffd}")?,
             char => fmt::Write::write_char(f, char)?,
         }

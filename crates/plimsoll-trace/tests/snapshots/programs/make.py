@@ -193,7 +193,7 @@ def start(name, args):
 
 
 def run(name, args):
-    """Runs a scene to its end or its time; what it said where it failed."""
+    """Runs a scene until it ends or times out, and prints the end of its output if it failed."""
     begin, why = time.time(), []
     for rank, process in enumerate(start(name, args)):
         try:

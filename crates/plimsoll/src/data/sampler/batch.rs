@@ -63,7 +63,7 @@ impl Batches {
         }
     }
 
-    /// At most so many samples from the beginning.
+    /// At most this many samples from the beginning.
     pub(in crate::data) fn first_samples(&self, most: usize) -> impl Iterator<Item = usize> {
         let (order, batches) = match self {
             Batches::Even { order, .. } => (Some(order), None),

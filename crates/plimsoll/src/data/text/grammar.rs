@@ -93,7 +93,7 @@ enum Number {
     Several,
 }
 
-/// Paragraphs of sentences, until there are at least so many characters.
+/// Paragraphs of sentences, until there are at least this many characters.
 pub(super) fn sentences(seed: u64, characters: usize) -> String {
     let mut random = Stream::new(seed, Purpose::Sentences, 0);
     let mut text = String::with_capacity(characters.saturating_add(128));

@@ -50,7 +50,7 @@ impl<const N: usize> Conv<N> {
     /// bias.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(
         scope: &Scope,
         inputs: usize,
@@ -63,7 +63,7 @@ impl<const N: usize> Conv<N> {
     /// [`Conv::new`] without the bias; `bias=False` in PyTorch.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn without_bias(
         scope: &Scope,
         inputs: usize,
@@ -76,7 +76,7 @@ impl<const N: usize> Conv<N> {
     /// From `inputs` to `outputs` channels with every option of PyTorch's.
     ///
     /// # Errors
-    /// Groups that do not divide the channels; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Groups that do not divide the channels; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn with(scope: &Scope, inputs: usize, outputs: usize, config: ConvConfig<N>) -> Result<Conv<N>> {
         let groups = config.options.groups;
         divides("Conv", groups, inputs, outputs)?;

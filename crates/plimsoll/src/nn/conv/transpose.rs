@@ -103,7 +103,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// bias.
     ///
     /// # Errors
-    /// A path that is taken ([`Scope::parameter`]); out of memory.
+    /// A path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(
         scope: &Scope,
         inputs: usize,
@@ -116,7 +116,7 @@ impl<const N: usize> ConvTranspose<N> {
     /// From `inputs` to `outputs` channels with every option of PyTorch's.
     ///
     /// # Errors
-    /// Groups that do not divide the channels; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// Groups that do not divide the channels; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn with(
         scope: &Scope,
         inputs: usize,

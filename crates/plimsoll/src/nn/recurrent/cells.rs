@@ -96,7 +96,7 @@ impl RNNCell {
     /// From `input_size` numbers to a state of `hidden_size`.
     ///
     /// # Errors
-    /// A size of 0; a path that is taken ([`Scope::parameter`]); out of memory.
+    /// A size of 0; a path that is already in use ([`Scope::parameter`]); out of memory.
     pub fn new(
         scope: &Scope,
         input_size: usize,

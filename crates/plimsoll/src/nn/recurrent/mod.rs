@@ -85,7 +85,8 @@ impl RNN {
     /// From `input_size` numbers a step to a state of `hidden_size`.
     ///
     /// # Errors
-    /// A size or number of layers of 0; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// A size or number of layers of 0; a probability outside 0 to 1; a path that is already in use
+    /// ([`Scope::parameter`]); out of
     /// memory.
     pub fn new(
         scope: &Scope,

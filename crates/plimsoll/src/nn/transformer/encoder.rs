@@ -49,7 +49,8 @@ impl TransformerEncoderLayer {
     /// For `d_model` numbers a token, which `nhead` divides.
     ///
     /// # Errors
-    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is taken ([`Scope::parameter`]); out of
+    /// Heads that do not divide the width; a probability outside 0 to 1; a path that is already in use
+    /// ([`Scope::parameter`]); out of
     /// memory.
     pub fn new(
         scope: &Scope,

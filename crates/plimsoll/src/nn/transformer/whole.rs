@@ -7,7 +7,7 @@ use super::{DecoderMasks, EncoderMasks, TransformerDecoder, TransformerEncoder, 
 use crate::members;
 
 /// An encoder, and a decoder that attends to its output; both normalize at their end. As `torch.nn.Transformer`, but for
-/// its start values: the matrices are those of the layers, not drawn once more by `xavier_uniform_`.
+/// its initial values: the matrices are those of the layers, not drawn once more by `xavier_uniform_`.
 ///
 /// ```
 /// use plimsoll::nn::{DecoderMasks, EncoderMasks, Scope, Transformer, TransformerOptions};

@@ -1,7 +1,7 @@
 //! Learning-rate schedulers, with PyTorch's names, formulas and defaults.
 //!
-//! A curve ([`StepLr`], [`CosineAnnealingLr`], …) says how a learning rate goes on; a [`Scheduler`] leads the groups of an
-//! optimizer along it, a step at a time, from what they are: so schedulers can be chained, as PyTorch's. [`SequentialLr`]
+//! A curve ([`StepLr`], [`CosineAnnealingLr`], …) says how a learning rate changes. A [`Scheduler`] moves the groups of an
+//! optimizer along it, step by step, from their current rates, so schedulers can be chained, as in PyTorch. [`SequentialLr`]
 //! is a curve made of others, for a warm-up. [`ReduceLrOnPlateau`] follows a metric instead.
 
 mod curves;
@@ -19,15 +19,15 @@ use serde_json::{Value, json};
 
 use super::Optimizer;
 
-/// How the learning rate of a group goes on.
+/// How the learning rate of a group changes over time.
 pub trait Curve: Send {
-    /// The learning rate at the beginning, from that of before.
+    /// The initial learning rate, from the one before the scheduler.
     ///
     /// # Errors
     /// Settings that PyTorch rejects.
     fn start(&self, group: usize, base_lr: f64) -> Result<f64>;
 
-    /// The learning rate at a step, counted from 1, from that of the step before.
+    /// The learning rate at a step, counted from 1, given the previous step's.
     ///
     /// # Errors
     /// A step beyond the last.
@@ -67,7 +67,7 @@ pub struct Scheduler<C> {
 }
 
 impl<C: Curve> Scheduler<C> {
-    /// A scheduler of this optimizer, whose learning rates become those of the curve's beginning.
+    /// A scheduler of this optimizer, whose learning rates are set to the start of the curve.
     ///
     /// # Errors
     /// Settings that PyTorch rejects.

@@ -106,7 +106,7 @@ impl PtFile {
     }
 }
 
-/// An entry of the archive, of at most so many bytes. Its checksum is compared.
+/// An entry of the archive, of at most this many bytes. Its checksum is compared.
 fn read(archive: &mut ZipArchive<BufReader<File>>, name: &str, most_bytes: u64) -> Result<Vec<u8>, String> {
     let entry = archive.by_name(name).map_err(|why| format!("{name}: {why}"))?;
     if entry.size() > most_bytes {

@@ -219,7 +219,7 @@ impl Objects {
             return None;
         };
         let (key, len) = (&self.texts[key], usize::try_from(len).ok()?);
-        // A key is a name in the archive's folder `data`, and nothing that leads elsewhere.
+        // A key is a file name in the archive's folder `data`, never a path out of it.
         let is_pytorchs = &*self.texts[kind] == "storage" && !key.contains(['/', '\\']);
         is_pytorchs.then(|| StorageEntry { dtype, key: key.to_string(), len })
     }
@@ -344,7 +344,7 @@ mod tests {
         assert!(refused(&pickle).contains("again and again"));
     }
 
-    /// A list of tensors in one storage of one element, which share one shape of so many dimensions of size 1.
+    /// A list of tensors in one storage of one element, which share one shape of this many dimensions of size 1.
     fn tensors_of_one_shape(count: usize, dimensions: usize, key: &str) -> Vec<u8> {
         let mut pickle = b"\x80\x02ctorch._utils\n_rebuild_tensor_v2\nq\0".to_vec();
         pickle.extend(b"(X\x07\0\0\0storagectorch\nFloatStorage\nX");

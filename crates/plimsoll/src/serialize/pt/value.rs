@@ -6,7 +6,7 @@ use std::borrow::Cow;
 /// depth.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Value {
-    /// `None`, numbers, truth values, bytes: nothing that leads to a tensor.
+    /// `None`, numbers, truth values, bytes: nothing that contains a tensor.
     Plain,
     Int(i64),
     Text(usize),

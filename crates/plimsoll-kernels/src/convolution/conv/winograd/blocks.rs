@@ -33,7 +33,7 @@ impl Images {
         self.channels * self.area
     }
 
-    /// Floats of scratch for so many images.
+    /// Floats of scratch for this many images.
     fn scratch_len(&self, images: usize) -> usize {
         if self.row_major { images * self.len() } else { 0 }
     }

@@ -69,7 +69,7 @@ impl Winograd {
         self.size[0] * self.size[1] * self.channels
     }
 
-    /// A chunk: so many images, or so many rows of squares of one.
+    /// A chunk: this many images, or this many rows of squares of one image.
     fn chunk(&self) -> (usize, usize) {
         let ([down, across], all) = (self.source.squares, self.source.per_image());
         if all >= CHUNK {
@@ -91,7 +91,7 @@ impl Winograd {
         all.div_ceil(all.div_ceil(most)).next_multiple_of(ROWS).min(all)
     }
 
-    /// Distance between what two squares see: not a power of two, or all would be in few sets of the cache.
+    /// Floats between the inputs of neighbouring squares. Not a power of two, which would map them to a few cache sets.
     fn row(&self) -> usize {
         self.source.channels.next_multiple_of(16) + 16
     }

@@ -17,7 +17,7 @@ impl<S: Simd> Lanes<S> {
     /// `self * by + plus`.
     #[inline(always)]
     fn scaled(self, by: f32, plus: Option<Self>) -> Self {
-        // SAFETY: the processor has `S`, or there were no `Lanes`.
+        // SAFETY: `Lanes` values exist only if the processor supports `S`.
         Self(unsafe { S::mul_add(self.0, S::splat(by), plus.map_or(S::splat(0.0), |plus| plus.0)) })
     }
 

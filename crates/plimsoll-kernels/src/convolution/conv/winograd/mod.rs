@@ -52,7 +52,7 @@ fn apart(len: usize) -> usize {
     len.next_multiple_of(1024) + 16
 }
 
-/// Workers that scratch has room for, where each takes so many floats.
+/// Workers that scratch has room for, where each takes this many floats.
 fn workers(chunks: usize, own_len: usize) -> usize {
     scratch_workers(chunks).min((OWN / own_len).max(4))
 }

@@ -75,7 +75,7 @@ impl WinogradWeight {
         all.div_ceil(all.div_ceil(most))
     }
 
-    /// Distance between what two squares see.
+    /// Floats between the inputs of neighbouring squares.
     fn row(&self) -> usize {
         self.images.channels.next_multiple_of(16) + 16
     }

@@ -1,4 +1,4 @@
-//! What the conformance suite runs: pooling against one window after the other.
+//! Cases for the conformance suite: pooling, compared with a loop over the windows.
 
 use smallvec::smallvec;
 

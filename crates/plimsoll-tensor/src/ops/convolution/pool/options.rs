@@ -11,7 +11,7 @@ pub struct MaxPoolOptions<const D: usize> {
     pub padding: [usize; D],
     /// Distance between neighbouring places of a window; at least 1.
     pub dilation: [usize; D],
-    /// Whether what is left over at the end has a window, too.
+    /// Whether elements left over at the end also get a window.
     pub ceil_mode: bool,
 }
 
@@ -55,7 +55,7 @@ pub struct AvgPoolOptions<const D: usize> {
     pub stride: [usize; D],
     /// Zeros on both sides of the image; at most half the window.
     pub padding: [usize; D],
-    /// Whether what is left over at the end has a window, too.
+    /// Whether elements left over at the end also get a window.
     pub ceil_mode: bool,
     /// Whether the mean divides by the padding's places, too.
     pub count_include_pad: bool,

@@ -9,7 +9,7 @@ use crate::ops::shape::memory_format::MemoryFormat;
 /// Which windows of how many dimensions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Spec {
-    /// Dimensions of an image: 1 to 3. Of the arrays below the last so many count.
+    /// Dimensions of an image: 1 to 3. The arrays below use their last `spatial` entries.
     pub(super) spatial: usize,
     pub(super) kind: Kind,
 }

@@ -1,4 +1,4 @@
-//! Cross entropy of a projection to many classes, such as a vocabulary, whose logits are never whole.
+//! Cross entropy of a projection to many classes, such as a vocabulary, without ever holding all logits.
 //!
 //! The gradients are computed in the forward pass, while the logits of some rows are there. Computing them in the backward
 //! pass would have the same peak (the input and both gradients beside everything else that is kept), keep the input in
@@ -226,8 +226,8 @@ impl Operator for Rescale {
 impl Tensor {
     /// Cross entropy of the projection `self · weightᵀ + bias` (`[…, in]` by `[classes, in]`) against classes `int64 […]`,
     /// a scalar. The logits are never whole: those of some rows at a time become these rows' part of the gradients, so the
-    /// memory does not grow with rows times classes. The weight may be an embedding's too. As `linear`, then
-    /// [`Tensor::cross_entropy_with`]; as `torch.nn.functional.linear_cross_entropy`.
+    /// memory does not grow with rows times classes. The weight may also be an embedding's. Equals `linear`
+    /// followed by [`Tensor::cross_entropy_with`]. As `torch.nn.functional.linear_cross_entropy`.
     ///
     /// The gradients are computed in the forward pass; call it under `no_grad` where none is needed.
     ///

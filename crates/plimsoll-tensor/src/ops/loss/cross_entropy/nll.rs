@@ -24,7 +24,7 @@ use crate::tensor::{Grads, Tensor};
 
 const NAME: &str = "nll_loss";
 
-/// `log_probabilities, target[, weight] -> loss, what a mean divides by`.
+/// `log_probabilities, target[, weight] -> loss, divisor of the mean`.
 #[derive(Clone, Copy, Debug)]
 struct Likelihood(CrossEntropy);
 

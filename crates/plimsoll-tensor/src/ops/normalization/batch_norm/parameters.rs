@@ -46,7 +46,7 @@ pub(super) struct BatchNorm {
 }
 
 impl BatchNorm {
-    /// The numbers of the weight and the bias, as far as they are there, among so many inputs.
+    /// The positions of the weight and the bias, if present, among this many inputs.
     pub(super) fn scale(self, inputs: usize) -> std::ops::Range<usize> {
         let first = if self.batch { 1 } else { 3 };
         first..inputs - usize::from(self.then == Then::AddRelu)
