@@ -120,7 +120,7 @@ fn place<T: HostElement>(out: &mut [T], shape: &[usize], arrays: &[&HostArray]) 
             continue;
         }
         for (number, values) in values.chunks_exact(row).enumerate() {
-            // The row's place: its number's digits in the array's outer dimensions, read in the batch's.
+            // The row's offset in `out`: its index in each outer dimension of the array, with the strides of the batch.
             let (mut rest, mut start, mut stride) = (number, 0, 1);
             for dimension in (0..from.len()).rev() {
                 if dimension + 1 < from.len() {

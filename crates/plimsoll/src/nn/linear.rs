@@ -15,7 +15,7 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// From `inputs` to `outputs` features, with a bias.
+    /// A layer from `inputs` to `outputs` features, with a bias.
     ///
     /// # Errors
     /// A path that is already in use ([`Scope::parameter`]); out of memory.
@@ -25,7 +25,7 @@ impl Linear {
         Ok(Linear { bias: Some(bias), ..layer })
     }
 
-    /// From `inputs` to `outputs` features; `bias=False` in PyTorch.
+    /// A layer from `inputs` to `outputs` features without a bias; `bias=False` in PyTorch.
     ///
     /// # Errors
     /// A path that is already in use ([`Scope::parameter`]); out of memory.
@@ -34,12 +34,12 @@ impl Linear {
         Ok(Linear { label: scope.label(), weight, bias: None })
     }
 
-    /// A layer of these parameters, `[outputs, inputs]` and `[outputs]`; another layer may have them too.
+    /// A layer with these parameters, `[outputs, inputs]` and `[outputs]`, which other layers may share.
     pub fn of(scope: &Scope, weight: Parameter, bias: Option<Parameter>) -> Linear {
         Linear { label: scope.label(), weight, bias }
     }
 
-    /// The label under which it allocates.
+    /// The label of the layer's allocations.
     pub fn label(&self) -> LabelId {
         self.label
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// How many files are read whole.
+/// The maximum number of files to verify completely.
 const MOST: usize = 8;
 
 /// The newest undamaged file (`is_good`): next to a file, or under the same name in the folders next to its own.

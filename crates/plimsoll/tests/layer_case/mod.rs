@@ -18,7 +18,7 @@ pub(crate) fn scope() -> Scope {
     Scope::new(&device(), 1)
 }
 
-/// The values that `make_layers.py` gives a tensor of this name.
+/// The values that `make_layers.py` assigns to a tensor with this name.
 pub(crate) fn wave(name: &str, shape: &[usize]) -> Tensor {
     let seed: usize = name.bytes().enumerate().map(|(k, b)| (k + 1) * usize::from(b)).sum();
     let count: usize = shape.iter().product();
@@ -42,14 +42,14 @@ pub(crate) fn near(case: &str, what: &str, got: &Tensor, expected: &Value) {
     }
 }
 
-/// What PyTorch's layer gave.
+/// The recorded results of PyTorch's layer.
 pub(crate) fn recorded(case: &str) -> Value {
     let all: Value = serde_json::from_str(include_str!("../fixtures/layers.json")).unwrap();
     assert!(!all[case].is_null(), "no case `{case}` is recorded");
     all[case].clone()
 }
 
-/// Compares a layer with PyTorch's; `run` gets inputs of these shapes.
+/// Compares a layer with PyTorch's; `run` receives inputs of these shapes.
 pub(crate) fn check<M: Module>(
     case: &str,
     model: M,

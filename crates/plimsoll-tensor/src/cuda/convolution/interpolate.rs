@@ -8,7 +8,8 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("interpolate.cu");
 
-/// How an image is resampled. `axes` are sizes before and after, and the places of the first for each of the second.
+/// The resampling of an image. `axes` has the sizes before and after, and the number of input positions per output
+/// position.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Resampled {
     pub(crate) outer: usize,

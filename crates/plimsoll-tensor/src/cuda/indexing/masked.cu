@@ -1,5 +1,6 @@
 
-// Elements in the order of a mask. `most` elements lie one after the other, `step` apart.
+// Moves the elements that a mask selects, in the order of the mask. Groups of `most` elements are
+// `step` apart.
 //
 // Defined before:
 //   W     the word of an element

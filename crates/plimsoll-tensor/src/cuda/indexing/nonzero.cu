@@ -1,5 +1,5 @@
 
-// Where a mask is set: one block, which counts in the mask's order.
+// The positions at which a mask is set. One block counts in the mask's order.
 //
 // Defined before:
 //   RANK  dimensions

@@ -1,6 +1,6 @@
 
-// Elements written or added at an index, in the order of the index: a line along the dimension a thread, so no result depends on which
-// thread is first.
+// Writes or adds elements at an index, in the order of the index. One thread handles each line along the dimension, so results do
+// not depend on the order of threads.
 //
 // Defined before:
 //   A       the accumulator type

@@ -1,5 +1,6 @@
 
-// The negative log-likelihood, by one block; its gradient, an element a thread.
+// The negative log likelihood, computed by one block, and its gradient, with one thread for each
+// element.
 //
 // Defined before:
 //   A         the compute type

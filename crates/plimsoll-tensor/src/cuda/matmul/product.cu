@@ -1,5 +1,5 @@
 
-// A matrix product of any strides and types, in tiles of 16 by 16: where cuBLASLt cannot read the strides, or has no such type.
+// A matrix product with any strides and types, in tiles of 16 by 16. Used if cuBLASLt does not support the strides or the type.
 //
 // Defined before:
 //   A      the accumulator type

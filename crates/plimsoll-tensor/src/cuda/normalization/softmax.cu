@@ -1,10 +1,10 @@
 
-// Softmax of rows. A block works on a row.
+// Softmax of rows. One block handles each row.
 //
 // Defined before:
 //   A         the compute type
 //   T         the type of the elements
-//   LOG       whether of its logarithm
+//   LOG       whether to compute its logarithm
 //   BACKWARD  whether this is the gradient
 
 #if !BACKWARD

@@ -59,7 +59,7 @@ extern "C" __global__ void __launch_bounds__(256) kernel(P* p, const G* g, S* fi
         store(first + i, mean);
         store(second + i, square);
         if (v[9] != 0) {
-            // Not a number stays.
+            // NaN stays NaN.
             A largest = load<A>(third + i);
             square = square > largest || square != square ? square : largest;
             store(third + i, square);

@@ -3,8 +3,8 @@
 //
 // Defined before:
 //   P, G, S    the types of parameters, gradients and state
-//   ROUNDS, R  whether parameters are also written in another type, and which
-//   MOST       how many parameters there is room for
+//   ROUNDS, R  whether parameters are also written in another type, and that type
+//   MOST       the most parameters
 //   RULE       0 SGD, 1 SGD with momentum, 2 Adam
 
 #define CHUNK 4096

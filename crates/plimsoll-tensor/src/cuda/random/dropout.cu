@@ -1,5 +1,6 @@
 
-// Elements are kept with a factor or become 0, and may have a residual added. Which elements follows from their numbers and the stream alone.
+// Dropout: multiplies an element by a factor or sets it to 0, and optionally adds a residual. The choice of elements depends only
+// on their indices and the stream.
 //
 // Defined before:
 //   A  the compute type

@@ -2,7 +2,7 @@
 //!
 //! | file | what it has |
 //! |---|---|
-//! | `draw` | drawn values, dropout, places drawn by weights |
+//! | `draw` | random values, dropout, weighted sampling |
 
 pub(crate) mod draw;
 

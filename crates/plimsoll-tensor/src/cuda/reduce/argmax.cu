@@ -1,8 +1,9 @@
 
-// The index of the largest along one dimension; of equals the first. NaN is the largest.
+// The index of the largest element along one dimension; for equal elements, the first. NaN counts
+// as the largest.
 //
 // Defined before:
-//   A  the type that is compared in
+//   A  the type for comparisons
 //   T  the type of the elements
 
 struct Space { i64 count, step; i64 size[KEPT], kept_step[KEPT]; };

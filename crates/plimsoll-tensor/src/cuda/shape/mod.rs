@@ -1,4 +1,4 @@
-//! Elements from other places.
+//! Operators that move elements.
 //!
 //! | file | what it has |
 //! |---|---|

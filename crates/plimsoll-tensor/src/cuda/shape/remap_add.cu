@@ -9,7 +9,7 @@
 
 struct Space { i64 size[RANK], out[RANK], step[RANK], before[RANK], kind[RANK]; };
 
-// The n-th place of an output's dimension that comes from `i`; -1 after the last.
+// The n-th position along an output's dimension whose source is `i`; -1 after the last.
 INLINE i64 source(const Space& s, int d, i64 i, i64 n) {
     i64 size = s.size[d], before = s.before[d], after = s.out[d] - size - before, found = 0;
     if (s.kind[d] == 0) return n == 0 ? i + before : -1;

@@ -1,4 +1,4 @@
-//! The gradient of a function of each element, written over the gradient that it is made from: nothing is requested.
+//! The gradient of an elementwise function, computed in place over the incoming gradient: nothing is allocated.
 
 use smallvec::smallvec;
 
@@ -27,7 +27,7 @@ pub(in crate::ops) fn gradient_in_place<F: Row>(row: F, grad: Tensor, read: &Ten
     Ok(grad)
 }
 
-/// `read -> grad`, which changes. The inputs are `grad` and `read`.
+/// `read -> grad`, in place. The inputs are `grad` and `read`.
 #[derive(Clone, Debug)]
 struct GradientInPlace<F>(F);
 

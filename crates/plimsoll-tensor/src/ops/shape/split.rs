@@ -1,4 +1,4 @@
-//! A tensor cut along a dimension into views: one operation, whose derivative puts the gradients together.
+//! Splits a tensor along a dimension into views, in one operation whose derivative concatenates the gradients.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -13,7 +13,7 @@ use crate::ops::elementwise::operands;
 use crate::suite::Case;
 use crate::tensor::{Grads, Tensor};
 
-/// `x -> parts`, of these sizes along a dimension.
+/// `x -> parts`: splits a dimension into these sizes.
 #[derive(Clone, Debug)]
 struct Split {
     dim: usize,
@@ -42,7 +42,7 @@ impl Operator for Split {
         Cost::default()
     }
 
-    /// A part whose gradient nobody asked for is zeros.
+    /// A part without a gradient counts as zeros.
     fn backward(&self, at: &Backward<'_>) -> Result<Grads> {
         let part = |(i, &size): (usize, &usize)| at.grad(i).map_or(Part::Zeros(size), Part::Given);
         let parts: SmallVec<[Part<'_>; 4]> = self.sizes.iter().enumerate().map(part).collect();
@@ -54,7 +54,7 @@ impl Operator for Split {
 }
 
 impl Tensor {
-    /// Views of `size` elements each along a dimension; the last may have fewer. As `torch.split`.
+    /// Splits a dimension into views of `size` elements each; the last may have fewer. As `torch.split`.
     ///
     /// # Errors
     /// A dimension out of range; a size of 0, unless the dimension has no elements.
@@ -72,10 +72,10 @@ impl Tensor {
         self.split_into(dim, sizes)
     }
 
-    /// Views of these sizes along a dimension. As `torch.split` with a list.
+    /// Splits a dimension into views of these sizes. As `torch.split` with a list.
     ///
     /// # Errors
-    /// A dimension out of range; sizes whose sum is not the dimension's.
+    /// A dimension out of range; sizes whose sum differs from the dimension's size.
     pub fn split_with_sizes(&self, sizes: &[usize], dim: isize) -> Result<Vec<Tensor>> {
         let dim = dim_index("split_with_sizes", dim, self.rank())?;
         let whole = self.shape()[dim];
@@ -86,8 +86,8 @@ impl Tensor {
         self.split_into(dim, sizes.into())
     }
 
-    /// At most `count` views along a dimension, all but the last of one size. As `torch.chunk`: fewer where that
-    /// size fills the dimension before.
+    /// Splits a dimension into at most `count` views, all but the last of the same size. As in `torch.chunk`, there are fewer
+    /// if that size fills the dimension earlier.
     ///
     /// # Errors
     /// A dimension out of range; a count of 0.
@@ -102,7 +102,7 @@ impl Tensor {
         }
     }
 
-    /// One view for each index of a dimension, which goes. As `torch.unbind`.
+    /// One view for each index of a dimension, which is removed. As `torch.unbind`.
     ///
     /// # Errors
     /// A dimension out of range.
@@ -120,7 +120,7 @@ impl Tensor {
     }
 }
 
-/// What the conformance suite runs.
+/// Cases for the conformance suite.
 pub(crate) fn cases() -> Vec<Case> {
     let columns = |ins: &[Vec<f64>]| {
         let part = |from: usize, to: usize| ins[0].chunks(5).flat_map(|row| row[from..to].to_vec()).collect();

@@ -1,4 +1,4 @@
-//! The shapes of the ten digits, each as people write it in a few ways.
+//! The shapes of the ten digits, each in the few ways that people write it.
 //!
 //! A glyph is some strokes; a stroke is points that a smooth curve goes through, in the order of the pen.
 //! A point written twice is a corner. x grows to the right, y grows down; a glyph is about [`WIDTH`] wide and
@@ -17,7 +17,7 @@ pub(super) const WIDTH: f32 = 60.0;
 /// Height of a glyph, in the table's units.
 pub(super) const HEIGHT: f32 = 100.0;
 
-/// One of the ways to write a digit, the first twice as likely as another.
+/// Chooses one of the ways to write a digit; the first is twice as likely as each other one.
 ///
 /// # Panics
 /// If `digit` is above 9.

@@ -28,7 +28,7 @@ impl Page {
         Self([[0.0; SIDE]; SIDE])
     }
 
-    /// Draws a line. A pixel is covered by how far its centre is inside the edge, one pixel wide: the usual
+    /// Draws a line. A pixel's coverage is the distance of its centre from the line's edge, clamped to one pixel: the usual
     /// approximation of area coverage.
     pub(super) fn line(&mut self, from: Dot, to: Dot) {
         let along = [to.at[0] - from.at[0], to.at[1] - from.at[1]];

@@ -3,7 +3,7 @@
 use super::super::dataset::SampleSeed;
 use super::*;
 
-/// FNV-1a, enough to notice a change.
+/// FNV-1a, which is enough to detect a change.
 fn checksum(bytes: &[u8]) -> u64 {
     bytes
         .iter()

@@ -22,7 +22,7 @@ fn counts(indices: &[usize]) -> BTreeMap<usize, usize> {
 fn draws_with_replacement_are_uniform_and_any_position_is_known_at_once() {
     let sampler = RandomSampler::new(4, 9).with_replacement(8_000);
     let drawn = order(&sampler, 3);
-    // 2000 expected, deviation 39.
+    // Each count should be 2,000, with a standard deviation of 39.
     assert!(counts(&drawn).values().all(|count| (1_800..2_200).contains(count)), "{:?}", counts(&drawn));
     assert_eq!(sampler.order(3).unwrap().index(7_777), drawn[7_777]);
     assert_ne!(order(&sampler, 4), drawn);
