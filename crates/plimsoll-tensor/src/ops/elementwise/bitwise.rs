@@ -117,7 +117,7 @@ macro_rules! bits {
                 call_one(Bits::$op, &[self, other])
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] with the same number for all.")]
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with the same number for all elements.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]

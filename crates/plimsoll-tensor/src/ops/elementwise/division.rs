@@ -79,7 +79,7 @@ macro_rules! divisions {
                 call_one(Binary($row), &[self, other])
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($name), "`] by a number.")]
+            #[doc = concat!("[`Tensor::", stringify!($name), "`] with a number.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($name), "`].")]

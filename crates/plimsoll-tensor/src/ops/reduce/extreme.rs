@@ -254,7 +254,7 @@ impl Operator for ExtremeAlong {
 macro_rules! extremes {
     ($largest:literal, $word:literal, $all:ident, $along:ident, $along_kept:ident, $over:ident, $over_kept:ident) => {
         impl Tensor {
-            #[doc = concat!("The ", $word, " element, a scalar. As `torch.", stringify!($all), "`: elements that are equal share the gradient.")]
+            #[doc = concat!("The ", $word, " element, a scalar. As `torch.", stringify!($all), "`: equal elements share the gradient.")]
             ///
             /// # Errors
             /// No elements; out of memory.
@@ -262,7 +262,7 @@ macro_rules! extremes {
                 self.extreme(stringify!($all), Extremes { largest: $largest, magnitude: false }, Over::all(self.rank()))
             }
 
-            #[doc = concat!("The ", $word, " elements along a dimension, which goes, and where they are (`int64`), the first of equals: it gets the gradient. As `torch.", stringify!($all), "(dim)`.")]
+            #[doc = concat!("The ", $word, " elements along a dimension, which is removed, and their indices (`int64`). The first of equal elements is taken, and gets the gradient. As `torch.", stringify!($all), "(dim)`.")]
             ///
             /// # Errors
             /// A dimension out of range or without elements; out of memory.
@@ -270,7 +270,7 @@ macro_rules! extremes {
                 self.extreme_along(stringify!($all), Extreme { largest: $largest }, dim, Keep::Dropped)
             }
 
-            #[doc = concat!("As [`Tensor::", stringify!($along), "`]; the dimension stays with size 1.")]
+            #[doc = concat!("As [`Tensor::", stringify!($along), "`]; the dimension is kept with size 1.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($along), "`].")]
@@ -278,7 +278,7 @@ macro_rules! extremes {
                 self.extreme_along(stringify!($all), Extreme { largest: $largest }, dim, Keep::Kept)
             }
 
-            #[doc = concat!("The ", $word, " elements over some dimensions, which go; over all for none. As `torch.", stringify!($over), "`: elements that are equal share the gradient.")]
+            #[doc = concat!("The ", $word, " elements over some dimensions, which are removed; over all if the list is empty. As `torch.", stringify!($over), "`: equal elements share the gradient.")]
             ///
             /// # Errors
             /// A dimension that is out of range, listed twice or empty; out of memory.
@@ -287,7 +287,7 @@ macro_rules! extremes {
                 self.extreme(stringify!($over), Extremes { largest: $largest, magnitude: false }, over)
             }
 
-            #[doc = concat!("As [`Tensor::", stringify!($over), "`]; the dimensions stay with size 1.")]
+            #[doc = concat!("As [`Tensor::", stringify!($over), "`]; the dimensions are kept with size 1.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($over), "`].")]

@@ -92,7 +92,7 @@ impl Operator for Variance {
 macro_rules! variance {
     ($all:ident, $dims:ident, $kept:ident, $root:literal, $what:literal) => {
         impl Tensor {
-            #[doc = concat!("The ", $what, " of all elements, a scalar; `correction` is 1 for a sample and 0 for the whole. As `torch.", stringify!($all), "(correction=…)`.")]
+            #[doc = concat!("The ", $what, " of all elements, a scalar. `correction` is 1 for a sample and 0 for the complete population. As `torch.", stringify!($all), "(correction=…)`.")]
             ///
             /// # Errors
             /// A dtype that is not floating-point; out of memory.
@@ -100,7 +100,7 @@ macro_rules! variance {
                 call_one(Variance { over: Over::all(self.rank()), correction, root: $root }, &[self])
             }
 
-            #[doc = concat!("The ", $what, " over some dimensions, which go. As [`Tensor::", stringify!($all), "`].")]
+            #[doc = concat!("The ", $what, " over some dimensions, which are removed. As [`Tensor::", stringify!($all), "`].")]
             ///
             /// # Errors
             /// A dimension out of range or listed twice; a dtype that is not floating-point; out of memory.
@@ -109,7 +109,7 @@ macro_rules! variance {
                 call_one(Variance { over, correction, root: $root }, &[self])
             }
 
-            #[doc = concat!("The ", $what, " over some dimensions, which stay with size 1.")]
+            #[doc = concat!("The ", $what, " over some dimensions, which are kept with size 1.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($dims), "`].")]

@@ -52,7 +52,7 @@ fn adaptive<const D: usize>(out: [usize; D]) -> Spec {
 macro_rules! methods {
     ($($d:literal $shape:literal: $max:ident $with:ident $avg:ident $adaptive_avg:ident $adaptive_max:ident $adaptive_with:ident)*) => {
         impl Tensor {$(
-            #[doc = concat!("The largest value of each window of ", $shape, ", or of images without a batch. As `torch.nn.functional.", stringify!($max), "`: of equal values the first counts, not a number wins.")]
+            #[doc = concat!("The largest value of each window of ", $shape, ", or of images without a batch. As `torch.nn.functional.", stringify!($max), "`: the first of equal values counts, and NaN is larger than everything.")]
             ///
             /// # Errors
             /// Incompatible sizes; out of memory.
@@ -60,7 +60,7 @@ macro_rules! methods {
                 max_pool(self, sliding(options))
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($max), "`], and where the largest values are in each image seen as one row (`int64`). As `torch.nn.functional.", stringify!($max), "(return_indices=True)`.")]
+            #[doc = concat!("[`Tensor::", stringify!($max), "`], and the indices of the maxima in each flattened image (`int64`). As `torch.nn.functional.", stringify!($max), "(return_indices=True)`.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($max), "`].")]
@@ -68,7 +68,7 @@ macro_rules! methods {
                 max_pool_with_indices(self, sliding(options))
             }
 
-            #[doc = concat!("[`Tensor::", stringify!($adaptive_max), "`], and where the largest values are. As `torch.nn.functional.", stringify!($adaptive_max), "(return_indices=True)`.")]
+            #[doc = concat!("[`Tensor::", stringify!($adaptive_max), "`], and the indices of the maxima. As `torch.nn.functional.", stringify!($adaptive_max), "(return_indices=True)`.")]
             ///
             /// # Errors
             #[doc = concat!("As [`Tensor::", stringify!($adaptive_max), "`].")]
@@ -84,7 +84,7 @@ macro_rules! methods {
                 avg_pool(self, options)
             }
 
-            #[doc = concat!("Images ", $shape, " of any size brought to a size by means of windows. As `torch.nn.functional.", stringify!($adaptive_avg), "`.")]
+            #[doc = concat!("Images ", $shape, " of any size, reduced to a given size by the means of windows. As `torch.nn.functional.", stringify!($adaptive_avg), "`.")]
             ///
             /// # Errors
             /// Images without elements; a dtype that is not floating-point; out of memory.
@@ -92,7 +92,7 @@ macro_rules! methods {
                 adaptive_avg(self, output_size)
             }
 
-            #[doc = concat!("Images ", $shape, " of any size brought to a size by the largest values of windows. As `torch.nn.functional.", stringify!($adaptive_max), "`.")]
+            #[doc = concat!("Images ", $shape, " of any size, reduced to a given size by the maxima of windows. As `torch.nn.functional.", stringify!($adaptive_max), "`.")]
             ///
             /// # Errors
             /// Images without elements; out of memory.

@@ -47,7 +47,7 @@ fn max_unpool<const D: usize>(
 macro_rules! methods {
     ($($d:literal $pool:ident $unpool:ident)*) => {
         impl Tensor {$(
-            #[doc = concat!("Values at the places that [`Tensor::", stringify!($pool), "_with_indices`] found, zeros elsewhere; of the size that windows side by side would have covered, or of `output_size`. As `torch.nn.functional.", stringify!($unpool), "`.")]
+            #[doc = concat!("Writes values at the indices that [`Tensor::", stringify!($pool), "_with_indices`] returned, with zeros elsewhere. The result has `output_size`, or by default the size that adjacent windows cover. As `torch.nn.functional.", stringify!($unpool), "`.")]
             ///
             /// # Errors
             /// Different shapes; positions outside the image; out of memory.
