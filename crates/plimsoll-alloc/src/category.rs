@@ -25,7 +25,7 @@ pub enum Category {
     OptimizerState,
     /// Saved by the forward pass for the backward pass.
     Activation,
-    /// Everything that is not one of the others.
+    /// Everything else.
     #[default]
     Temporary,
     /// Scratch memory of one kernel.

@@ -11,8 +11,8 @@
 //!
 //! Taking the lock once per allocate-and-free pair, or never, is hardly faster: docs/notes/0006 has the measurements.
 //!
-//! Note [Which model checker]: shuttle. In this crate's unit tests, the lock is shuttle's, and so are the threads by
-//! which the pools tell callers apart. A scheduler picks the next thread at each lock and unlock, and `schedules.rs`
+//! Note [Which model checker]: shuttle. In this crate's unit tests, the lock is shuttle's, and so are the threads that
+//! redirects to pools refer to. A scheduler picks the next thread at each lock and unlock, and `schedules.rs`
 //! runs small programs under every schedule. All shared state is behind this lock, so exploring schedules is enough.
 //! loom also explores weak memory orderings, which the handle does not use, and needs a separate build (`--cfg loom`),
 //! while shuttle runs in `cargo test`. The lock itself is not explored.

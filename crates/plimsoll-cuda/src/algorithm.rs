@@ -45,7 +45,7 @@ pub(crate) struct Shape {
     pub(crate) m: usize,
     pub(crate) n: usize,
     pub(crate) k: usize,
-    /// Whether all matrices are of 16 bits.
+    /// Whether all matrices have 16-bit elements.
     pub(crate) is_short: bool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct AlgorithmId {
     option: u32,
 }
 
-/// Reads it from the algorithm's attributes.
+/// Reads the attributes of an algorithm.
 pub(crate) fn known(attribute: impl Fn(c_int) -> u32) -> AlgorithmId {
     AlgorithmId { id: attribute(ID), option: attribute(CUSTOM_OPTION) }
 }

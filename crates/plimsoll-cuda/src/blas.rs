@@ -82,8 +82,8 @@ const CANDIDATES: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Key {
     sizes: [usize; 4],
-    /// Whether rows are contiguous, the leading dimension, the distance between matrices, and the type, for each of `a`,
-    /// `b` and `c`.
+    /// Whether the matrix is row-major, its leading dimension, the distance between matrices, and the type, for each of
+    /// `a`, `b` and `c`.
     matrices: [(bool, usize, usize, Float); 3],
     alignments: [u32; 3],
     has_bias: bool,
@@ -211,7 +211,8 @@ impl Blas {
         checked("cublasLtMatmulDescCreate", unsafe {
             (f.cublasLtMatmulDescCreate)(&raw mut description, compute, scale)
         })?;
-        // The library's first matrix is our second one. Contiguous rows are columns of the transposed matrix.
+        // The library's first matrix is our second one. The rows of a row-major matrix are the columns of the transposed
+        // one.
         for (attribute, (by_rows, ..)) in
             [(DESC_TRANSPOSE_A, key.matrices[1]), (DESC_TRANSPOSE_B, key.matrices[0])]
         {
@@ -294,7 +295,7 @@ impl Blas {
                 &raw mut count,
             )
         };
-        // SAFETY: the handle made above, which nothing uses after this.
+        // SAFETY: the handle created above, which is not used after this.
         unsafe { (f.cublasLtMatmulPreferenceDestroy)(preference) };
         if code == 15 {
             return Ok(None);
@@ -317,7 +318,7 @@ impl Blas {
                 let changed = chosen(nth).and_then(|algorithm| self.changed(algorithm));
                 let runs = |algorithm: &Algorithm| {
                     let mut result = Heuristic::default();
-                    // SAFETY: live handles, an algorithm that the library filled, and room for the result.
+                    // SAFETY: live handles, an algorithm from the library, and room for the result.
                     let code = unsafe {
                         (f.cublasLtMatmulAlgoCheck)(
                             self.handle,
@@ -340,7 +341,7 @@ impl Blas {
     /// An attribute of an algorithm; 0 if it has none.
     fn attribute(&self, algorithm: &Algorithm, attribute: c_int) -> u32 {
         let (mut value, mut written) = (0u32, 0usize);
-        // SAFETY: an algorithm that the library filled, and room for the attribute's bits, at most 32.
+        // SAFETY: an algorithm from the library, and room for the attribute's bits, at most 32.
         let code = unsafe {
             (self.functions.cublasLtMatmulAlgoConfigGetAttribute)(
                 algorithm,
@@ -356,7 +357,7 @@ impl Blas {
     /// An algorithm with other tiles, if the library accepts them: see `algorithm::CHANGES`.
     fn changed(&self, mut algorithm: Algorithm) -> Option<Algorithm> {
         for (attribute, value) in algorithm::CHANGES {
-            // SAFETY: an algorithm that the library filled, and a value of the attribute's size.
+            // SAFETY: an algorithm from the library, and a value of the attribute's size.
             let code = unsafe {
                 (self.functions.cublasLtMatmulAlgoConfigSetAttribute)(
                     &raw mut algorithm,
@@ -401,7 +402,7 @@ impl Blas {
     /// Frees everything. No product may be running.
     pub(crate) fn close(&mut self) {
         for (_, plan) in self.plans.drain() {
-            // SAFETY: handles of this library, which nothing uses after this.
+            // SAFETY: handles of this library, which are not used after this.
             unsafe {
                 (self.functions.cublasLtMatmulDescDestroy)(plan.description);
                 for layout in plan.layouts {

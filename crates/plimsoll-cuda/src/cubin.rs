@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 /// The size of the hash in bytes.
 const HASH: usize = 32;
 
-/// The folder, if there is one.
+/// The cache folder, if there is one.
 #[derive(Debug)]
 pub(crate) struct Cubins {
     folder: Option<PathBuf>,

@@ -93,7 +93,7 @@ const _: () = assert!(size_of::<PhysicalMemory>() == 32 && size_of::<Access>() =
 const OUT_OF_MEMORY: c_int = 2;
 const NO_DEVICE: c_int = 100;
 const NOT_READY: c_int = 600;
-/// The version of CUDA that a driver must support.
+/// The oldest version of CUDA that a driver must support.
 const OLDEST: i32 = 12_000;
 /// Errors of a kernel or of the device after which every call fails.
 const STICKY: [c_int; 11] = [214, 220, 700, 702, 710, 714, 715, 716, 717, 718, 719];

@@ -1,4 +1,4 @@
-//! A device: its context, streams, kernels and products.
+//! A device, with its context, streams, kernels and matrix products.
 //!
 //! Note [Threads and the context]. Any thread may call, so each method first makes the device's context current on the
 //! thread, which costs some tens of ns. Methods only queue work; [`Gpu::wait_all`] and events wait for it.

@@ -53,7 +53,7 @@ impl Nvrtc {
         open_beside(library.path(), "libnvrtc-builtins.so");
         let functions = Functions::load(&library)?;
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: two ints to write, both locals.
+        // SAFETY: pointers to two local ints that the call writes.
         unsafe { (functions.nvrtcVersion)(&raw mut major, &raw mut minor) };
         Ok(Nvrtc { functions, library, version: (major, minor) })
     }
@@ -143,7 +143,7 @@ fn read(
         code => return Err(code),
     }
     let mut read = vec![0_u8; bytes];
-    // SAFETY: as many bytes as the library asked for.
+    // SAFETY: a buffer of the size that the library returned.
     match unsafe { get(program, read.as_mut_ptr().cast()) } {
         0 => Ok(read),
         code => Err(code),

@@ -18,7 +18,7 @@ pub enum Step {
     Product(Product),
     /// A convolution, by cuDNN.
     Convolution(Box<ConvolutionStep>),
-    /// Zeros over a range of memory.
+    /// Sets a range of memory to zero.
     Clear {
         /// The address of the first byte.
         address: u64,
@@ -295,8 +295,8 @@ pub struct Laid {
     pub strides: [usize; 5],
 }
 
-/// A convolution of images `x` with filters `w` to results `y`, or one of its gradients. Groups follow from the channels of `x`
-/// and `w`.
+/// A convolution of images `x` with filters `w` to results `y`, or one of its gradients. The number of groups follows from the
+/// channels of `x` and `w`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Convolution {
     /// The pass, which determines which of the three tensors is written.

@@ -31,8 +31,8 @@ pub fn dtype() -> Option<DType> {
     autocast_mode::lower()
 }
 
-/// Runs `f` with matrix products in a lower precision, and with operators that need the range or precision in 32 bits. As
-/// `torch.autocast(dtype=…)`. `None` disables an enclosing autocast.
+/// Runs `f`. Meanwhile matrix products run in a lower precision, and operators that need more range or precision run in 32
+/// bits. As `torch.autocast(dtype=…)`. `None` disables an enclosing autocast.
 ///
 /// ```
 /// use plimsoll_tensor::{DType, Device, Tensor, autocast};

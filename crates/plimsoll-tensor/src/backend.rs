@@ -127,7 +127,7 @@ pub(crate) trait Queues: Send + Sync {
     /// Waits on the host until the work before an event is done.
     fn wait(&self, event: EventId) -> Result<()>;
 
-    /// Lets a stream wait for an event before its next work. Does not wait on the host.
+    /// Makes later work on a stream wait for an event. Does not wait on the host.
     fn wait_on(&self, stream: StreamId, event: EventId) -> Result<()>;
 
     /// Waits on the host until all work of all streams is done.

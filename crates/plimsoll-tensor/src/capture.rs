@@ -89,7 +89,7 @@ fn refused(device: &Device, source: plimsoll_alloc::Error) -> Error {
 pub struct Graph {
     device: Device,
     on: Stream,
-    /// None on a device that computes nothing. Declared before the pool, so that its work ends before the memory is freed.
+    /// `None` on a device that computes nothing. Declared before the pool, so that its work ends before the memory is freed.
     work: Option<Box<dyn Replays>>,
     draws: Draws,
     sources: Vec<Drawn>,
@@ -228,7 +228,7 @@ impl Graph {
         &self.pool
     }
 
-    /// How many calls of [`op::optimizer_step`](crate::op::optimizer_step) it contains.
+    /// The number of calls of [`op::optimizer_step`](crate::op::optimizer_step) that it contains.
     pub fn step_count(&self) -> usize {
         self.steps.len()
     }
@@ -242,8 +242,8 @@ impl Graph {
     /// replays.
     ///
     /// # Errors
-    /// A different kind of rule; `steps` and parameters that differ in number; [`Error::Captured`] if the rule needs different
-    /// launches, so that the step must be captured again.
+    /// A different kind of rule; a length of `steps` other than the number of parameters; [`Error::Captured`] if the rule needs
+    /// different launches, so that the step must be captured again.
     pub fn set_step(&mut self, step: usize, rule: &Rule, steps: &[u64]) -> Result<()> {
         let Some(captured) = self.steps.get(step) else {
             let message = format!("step {step} of a graph with {}", self.steps.len());

@@ -1,7 +1,7 @@
-//! Where tensors live: a cloneable handle to a back end and its allocator.
+//! The device of tensors: a cloneable handle to a back end and its allocator.
 //!
-//! `Device::cpu()` is this process's one host device; `cpu_with` and `sim` make separate ones. The
-//! memory figures have PyTorch's names and PyTorch's meaning.
+//! `Device::cpu()` returns the host device that the process shares; `cpu_with` and `sim` make separate devices. The memory
+//! statistics have PyTorch's names and meanings.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ use crate::properties::DeviceProperties;
 use crate::random::{self, RandomStream, RngState};
 use crate::sim::{Sim, SimConfig};
 
-/// A device: `cpu` or `sim`. Clones are the same device; devices made separately are not equal.
+/// A device, such as `cpu` or `sim`. Clones are the same device; devices made separately are not equal.
 ///
 /// ```
 /// use plimsoll_tensor::{Device, SimConfig, Tensor};
@@ -143,7 +143,7 @@ impl Device {
         self.0.streams.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The error of earlier work that was found since the last call, if any.
+    /// Checks for an error of earlier work that was found since the last call.
     ///
     /// # Errors
     /// The error that was found.
@@ -308,7 +308,7 @@ impl Device {
         self.memory().reset_accumulated_memory_stats();
     }
 
-    /// Returns every wholly unused segment to the system.
+    /// Returns all completely unused segments to the system.
     ///
     /// # Errors
     /// The driver's error, if it fails to free a segment.
@@ -384,7 +384,7 @@ impl Device {
     /// Limits the reserved bytes to a fraction of the device's memory; 1 removes the limit.
     ///
     /// # Errors
-    /// A fraction outside 0 to 1.
+    /// A fraction that is not between 0 and 1.
     pub fn set_memory_fraction(&self, fraction: f64) -> Result<()> {
         self.memory().set_memory_fraction(fraction).map_err(|source| self.allocator_error(source))
     }

@@ -56,7 +56,7 @@ pub enum Error {
         /// Device of the tensor that differs.
         second: String,
     },
-    /// A value was read where none exists: the simulated device computes nothing.
+    /// A value was read on a simulated device, which computes nothing.
     #[error("{op}: {device} computes no values, so there is nothing to read; run on `cpu` to get numbers")]
     NoValues {
         /// The operation that needed the value.
@@ -307,7 +307,7 @@ impl OutOfMemory {
         self.bound_bytes().saturating_sub(self.numbers.reserved_bytes) >= self.numbers.segment_bytes
     }
 
-    /// Bytes of the device that others, such as other processes, hold; `None` unless they leave less than the request needs.
+    /// Bytes of the device that others, such as other processes, hold. `None` if they leave enough for the request.
     pub fn held_by_others_bytes(&self) -> Option<u64> {
         let n = &self.numbers;
         let others =

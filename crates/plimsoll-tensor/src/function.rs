@@ -44,7 +44,7 @@ pub trait Function: Send + Sync + 'static {
     /// Its name, for errors.
     fn name(&self) -> &'static str;
 
-    /// What autocast does to the inputs. If it casts them, autocast is off in `forward`. As the `cast_inputs` of
+    /// The cast that autocast applies to the inputs. If it casts them, autocast is off in `forward`. As the `cast_inputs` of
     /// `torch.amp.custom_fwd`.
     fn autocast(&self) -> Autocast {
         Autocast::AsGiven

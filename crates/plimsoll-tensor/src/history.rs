@@ -75,7 +75,7 @@ impl Device {
     }
 }
 
-/// The stack of a request that an operation makes.
+/// The stack id for a memory request by an operation.
 pub(crate) fn stack_of(op: &'static str) -> StackId {
     StackId(label::intern_static(op).0)
 }

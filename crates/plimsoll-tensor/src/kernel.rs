@@ -23,7 +23,7 @@ pub enum Varies {
     Step,
 }
 
-/// The name of an operator and how each kind of device computes it.
+/// The name of an operator, and its kernels for each kind of device.
 pub trait Kernel: fmt::Debug + Send + Sync + 'static {
     /// The operator's name, PyTorch's if it has one. Used in traces, in errors, and as the owner of bytes outside any layer.
     fn name(&self) -> &'static str;

@@ -79,9 +79,9 @@ thread_local! {
 #[must_use = "a span ends when it is dropped"]
 #[derive(Debug)]
 pub struct Span {
-    /// How many spans were open before this one.
+    /// The number of spans that were open before this one.
     depth: usize,
-    // The stack belongs to this thread, so its guard must stay here.
+    // The stack belongs to this thread, so the guard must not move to another thread.
     _not_send: std::marker::PhantomData<*const ()>,
 }
 

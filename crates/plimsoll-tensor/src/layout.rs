@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use crate::error::{Error, Result};
 
-/// Sizes or strides, one per dimension; short ones live without a heap allocation.
+/// Sizes or strides, one per dimension; short lists need no heap allocation.
 pub type Dims = SmallVec<[usize; 6]>;
 
 /// Shape, strides and offset of a tensor in its storage, all in elements. Clones share one allocation, so an output with
@@ -84,7 +84,7 @@ impl Eq for Layout {}
 
 /// The number of elements of `shape`, or an error if it overflows.
 pub(crate) fn checked_len(shape: &[usize]) -> Result<usize> {
-    // A zero anywhere makes the whole product zero, however large the other sizes are.
+    // Any zero makes the product zero, however large the other sizes are.
     if shape.contains(&0) {
         return Ok(0);
     }
@@ -194,7 +194,7 @@ impl Layout {
         Some(Parts { offset: self.offset() + view.offset() - base.offset(), ..view.parts() }.layout())
     }
 
-    /// The same elements with another shape, when that needs no copy.
+    /// The same elements with another shape, if that needs no copy.
     pub(crate) fn reshape(&self, shape: &[usize]) -> Option<Layout> {
         if self.is_empty() || self.is_contiguous() {
             return Some(Parts { offset: self.offset(), ..Layout::contiguous(shape).parts() }.layout());

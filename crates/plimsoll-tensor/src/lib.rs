@@ -4,7 +4,7 @@
 //! run, and an account of every byte by category and owner. It has no layers or optimizers; those are in
 //! the crate `plimsoll`.
 //!
-//! Where to look, from the bottom up; a file uses only those above it:
+//! The files, from the bottom up; a file uses only files above it:
 //!
 //! | file | contents |
 //! |---|---|
@@ -20,7 +20,7 @@
 //! | `operator.rs` | [`Operator`]: the trait of our operators and of user-defined ones |
 //! | `autocast.rs` | mixed precision: the types in which operators get their inputs |
 //! | `dispatch/` | [`call`]: how an operator runs on a device |
-//! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): saved tensors are dropped and recomputed; [`recompute_output`](checkpoint::recompute_output): the output of one operation is |
+//! | `checkpoint/` | [`checkpoint`](checkpoint::checkpoint): saved tensors are dropped and computed again; [`recompute_output`](checkpoint::recompute_output): the same for an operation's output |
 //! | `save_on_cpu.rs` | [`save_on_cpu`](save_on_cpu::save_on_cpu): saved tensors wait in host memory |
 //! | `residency.rs` | tensors whose bytes are moved off their device and come back: [`State`], [`PinGuard`] |
 //! | `function.rs` | [`Function`]: a user-defined derivative for code made of tensor operations |
@@ -30,7 +30,7 @@
 //! | `ops/` | the operators, by family: one operator and its derivative per file |
 //! | `capture.rs` | [`Graph`]: captured work that can be replayed |
 //!
-//! Unsafe code is in `view.rs` and `cpu/` only.
+//! Unsafe code is only in `view.rs` and `cpu/`.
 
 #![deny(unsafe_code)]
 

@@ -1,8 +1,8 @@
 //! The trait of operators, which our own and user-defined ones implement.
 //!
 //! An operator is a struct that carries its parameters. It describes its outputs ([`Operator::infer`]), its
-//! cost, its derivative, and the tensors to save for it. Its kernels are the other half ([`Kernel`]).
-//! [`crate::call`] runs it on a device (`dispatch/`).
+//! cost, its derivative, and the tensors to save for it. [`Kernel`] has its kernels. [`crate::call`] runs
+//! it on a device (`dispatch/`).
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -77,7 +77,7 @@ impl Output {
         Output { layout: Layout::contiguous(shape), dtype, place: Place::New }
     }
 
-    /// A new tensor in a layout without gaps.
+    /// A new tensor with this layout, which must have no gaps.
     pub fn laid_out(layout: Layout, dtype: DType) -> Output {
         Output { layout, dtype, place: Place::New }
     }

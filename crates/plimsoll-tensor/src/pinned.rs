@@ -154,7 +154,7 @@ fn device(number: u32) -> Option<Device> {
     devices().get(number as usize).and_then(Weak::upgrade).map(Device)
 }
 
-/// Memory from the system; events from the devices.
+/// The driver of pinned memory: memory comes from the system, events from the devices.
 struct Host {
     mapped: HostDriver,
     events: BTreeMap<EventId, (u32, EventId)>,

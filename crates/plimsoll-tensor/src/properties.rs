@@ -33,9 +33,9 @@ pub struct DeviceProperties {
     pub capability: Option<(i32, i32)>,
     /// The number of streaming multiprocessors of a GPU.
     pub multiprocessors: Option<u32>,
-    /// Memory, PCIe and NVLink bandwidth, where known.
+    /// Memory, PCIe and NVLink bandwidth, if known.
     pub bandwidth: Option<Bandwidth>,
-    /// Matrix-multiply rates, where known.
+    /// Matrix-multiply rates, if known.
     pub flops: Option<FlopRates>,
     /// Bytes that PyTorch allocates for cuBLAS on a stream at its first matrix product; 0 without cuBLAS.
     pub blas_workspace_bytes: u64,

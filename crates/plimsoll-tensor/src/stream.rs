@@ -44,7 +44,7 @@ pub struct Stream {
 thread_local! {
     /// The streams of the calls of [`with_stream`] that are open on this thread.
     static OPEN: RefCell<Vec<Stream>> = const { RefCell::new(Vec::new()) };
-    /// Their number, which every operation reads.
+    /// The number of streams in `OPEN`, which every operation reads.
     static DEPTH: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -65,7 +65,7 @@ impl Stream {
         &self.device
     }
 
-    /// Its number; the default stream is 0.
+    /// Its number; the default stream has number 0.
     pub fn id(&self) -> StreamId {
         self.id
     }

@@ -138,7 +138,7 @@ impl CapturedStep {
     }
 
     /// Drops all graphs, so that the step runs as usual and is captured again. Call it when something that the program decides
-    /// has changed. Memory that no tensor uses goes back to the device.
+    /// has changed. Memory that no tensor uses is returned to the device.
     pub fn reset(&mut self) {
         self.shapes.clear();
         self.pool = None;
@@ -148,8 +148,9 @@ impl CapturedStep {
     /// are detached; after a replay, the next replay overwrites them.
     ///
     /// # Errors
-    /// Those of `step`. While it is captured: [`Error::Captured`] for what cannot be replayed, such as reading a value, or an
-    /// optimizer that was not passed. In that case nothing was computed, gradients are dropped, and the step can be called again.
+    /// The errors of `step`. During the capture: [`Error::Captured`] for operations that cannot be replayed, such as reading a
+    /// value, or for an optimizer that was not passed. In that case nothing was computed, gradients are dropped, and the step can
+    /// be called again.
     pub fn run(
         &mut self,
         inputs: &[&Tensor],

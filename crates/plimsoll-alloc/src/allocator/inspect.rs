@@ -1,4 +1,4 @@
-//! Looking at the state: snapshots, how a request would be served, consistency checks.
+//! Inspecting the state: snapshots, how a request would be served, consistency checks.
 
 use super::Allocator;
 use crate::driver::Driver;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::explained::Explained;
 
-/// Who holds memory at the moment that is explained.
+/// The owners of memory at the explained moment.
 pub(super) fn held(explained: &Explained, device: &DeviceExplanation) -> Value {
     let owners = &device.owners;
     let by_category = owners.by_category.iter().map(|share| {
@@ -80,7 +80,7 @@ pub(super) fn failure(explained: &Explained, device: &DeviceExplanation) -> Opti
     })
 }
 
-/// Requests that were tried again after cached memory was released.
+/// Requests that were retried after cached memory was released.
 pub(super) fn retries(explained: &Explained, device: &DeviceExplanation) -> Value {
     let retry = |retry: &Retry| {
         json!({
@@ -105,12 +105,12 @@ pub(super) fn replay(device: &DeviceExplanation) -> Value {
     })
 }
 
-/// The bounds of what the process may reserve.
+/// The limit on what the process may reserve.
 pub(super) fn limit(limit: Limit) -> Value {
     json!({ "at_least_bytes": limit.at_least_bytes, "below_bytes": limit.below_bytes })
 }
 
-/// What is known of the request that failed, as [`backward`] says it.
+/// The facts about the failed request, in the form of [`backward`].
 fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: Failure) -> Value {
     let origin = explained.origins.get(failure.stack);
     let block = match origin.line {
@@ -123,7 +123,7 @@ fn failed_backward(explained: &Explained, device: &DeviceExplanation, failure: F
     backward(explained, block)
 }
 
-/// What is known of blocks that no line of Python asked for; `null` if there is a line, or nothing is known.
+/// The facts about blocks that no line of Python requested; `null` if there is a line, or nothing is known.
 pub(super) fn backward(explained: &Explained, block: BackwardBlock) -> Value {
     if block == BackwardBlock::default() {
         return Value::Null;

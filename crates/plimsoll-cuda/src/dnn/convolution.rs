@@ -88,7 +88,7 @@ impl Key {
     }
 }
 
-/// The numbers of the graph's tensors with their addresses.
+/// The numbers and the addresses of the graph's tensors.
 pub(super) fn tensors(convolution: &Convolution) -> [(i64, u64); 3] {
     let [x, w, y] = convolution.addresses;
     [(1, x), (2, w), (3, y)]

@@ -58,7 +58,7 @@ pub(super) struct Descriptor {
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        // SAFETY: made by `Api::create`, and destroyed only here.
+        // SAFETY: the descriptor was created by `Api::create` and is destroyed only here.
         unsafe { (self.functions.cudnnBackendDestroyDescriptor)(self.handle) };
     }
 }

@@ -1,4 +1,4 @@
-//! Gradients times a factor, with a look for values that are not finite.
+//! Multiplies gradients by a factor and checks for non-finite values.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,7 +13,7 @@ pub fn scale_and_check<T: Float>(gradient: &mut [T], factor: T) -> bool {
         let sum = vectorize(
             #[inline(always)]
             || {
-                // Finite values times zero are zero. All others give NaN, which a sum keeps.
+                // Finite values times zero are zero. All others give NaN, which makes the sum NaN.
                 let mut sum = T::default();
                 for x in piece.iter_mut() {
                     sum += *x * T::default();

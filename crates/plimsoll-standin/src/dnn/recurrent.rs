@@ -55,7 +55,7 @@ enum Pass {
     Training,
 }
 
-/// The known descriptors: networks, sequences, and for each dropout descriptor, whether dropout is on.
+/// The known descriptors: networks, sequences, and whether dropout is on in each dropout descriptor.
 #[derive(Debug)]
 struct Known {
     networks: BTreeMap<u64, Network>,
@@ -75,7 +75,7 @@ impl Network {
         known().networks.get(&descriptor).copied().ok_or(Failure::InvalidHandle)
     }
 
-    /// Matrices on the input; the same number on the previous output.
+    /// The number of matrices that multiply the input; as many multiply the previous output.
     fn gates(&self) -> u64 {
         match self.cell {
             LSTM => 4,

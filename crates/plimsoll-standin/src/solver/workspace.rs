@@ -2,7 +2,7 @@
 //! (`tests/pytorch/workspaces/solver-h200-2.11.0.txt`, CUDA 13.0). The counts are the same for all types, unless a function
 //! takes the bytes of an element.
 
-/// Bytes that the newer functions, which answer in bytes, need besides the elements.
+/// Bytes that the newer functions, which report bytes, need in addition to the elements.
 pub(super) const HEADER_BYTES: u64 = 128;
 
 /// Cholesky factorization (`potrf`).
@@ -88,7 +88,7 @@ mod tests {
                 ("sytrf", &[n, card]) => (indefinite(n, bytes), card, 0),
                 ("evd", &[n, card]) => (eigen(n), card, card / 2000),
                 ("syevj", &[n, card]) => (eigen_jacobi(n), card, (card / 100).max(2000)),
-                // Nearly square ones have a rule of their own.
+                // Nearly square matrices have another rule.
                 ("gesvdj", &[1000, 1024, _, card]) => (singular_jacobi(1000, 1024, true), card, card / 5),
                 ("gesvdj", &[m, n, econ, card]) => {
                     (singular_jacobi(m, n, econ == 1), card, (card / 100).max(2100))
@@ -97,7 +97,7 @@ mod tests {
                     (eigen_batch_bytes(n, batch, bytes), card, (card / 1000).max(512 * batch))
                 }
                 ("geqrf", &[_, n, card]) => (qr(n), card, 0),
-                // Between 65 and 127 reflectors the card has a third rule, for less than 150 kB.
+                // Between 65 and 127 reflectors, the GPU follows a third rule, for less than 150 kB.
                 ("gqr", &[m, n, card]) if (66..128).contains(&m.min(n)) => {
                     (orthogonal(m, m.min(n)), card, card / 11)
                 }

@@ -99,7 +99,7 @@ fn run(steps: &[Step], x: &Tensor) -> Result<Tensor> {
     steps.iter().try_fold(x.clone(), |x, step| (step.0)(&x))
 }
 
-/// One function of a sequence: clones are the same function.
+/// One function of a sequence. Clones are the same function.
 #[derive(Clone)]
 pub struct Step(Arc<Apply>);
 

@@ -1,4 +1,4 @@
-//! The host as a device: memory through the caching allocator, kernels on all cores.
+//! The host as a device, with memory from the caching allocator and kernels on all cores.
 //!
 //! `host.rs` obtains segments from the operating system; the arithmetic on plain slices, which operators (`ops/`) call, is
 //! in the crate `plimsoll-kernels`. The only unsafe code of this crate is here and in `view.rs`.

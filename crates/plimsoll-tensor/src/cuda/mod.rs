@@ -11,7 +11,7 @@
 //! | `reduce/` | sums and other reductions over any dimensions; running sums and products |
 //! | `shape/` | moving elements to other positions: padding, flips |
 //! | `matmul/` | matrix products, with cuBLASLt if it supports the strides; distances between all pairs of vectors |
-//! | `convolution/` | convolution with cuDNN, or with our own kernels if cuDNN has none or is slower; pooling; resampling of images |
+//! | `convolution/` | convolution with cuDNN, or our kernels if cuDNN has none or is slower; pooling; resampling |
 //! | `normalization/` | normalization of rows, of batches and of groups; softmax |
 //! | `attention/` | attention by blocks of scores and by tiles with tensor cores; rotary embedding |
 //! | `loss/` | cross entropy, also of a projection whose logits are never all in memory at once; negative log likelihood; elementwise losses |

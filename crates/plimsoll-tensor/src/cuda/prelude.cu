@@ -29,7 +29,7 @@ INLINE u32 widen(u32 x) { return x; }
 INLINE u64 widen(u64 x) { return x; }
 INLINE i64 widen(boolean x) { return x.value != 0; }
 
-// To an integer: rounds towards zero and clamps to the range; NaN becomes 0.
+// Converts to an integer: rounds towards zero and clamps to the range; NaN becomes 0.
 template <class F> INLINE i64 whole(F x) {
     if (x != x) return 0;
     if (x >= (F)9223372036854775808.0) return 0x7fffffffffffffffLL;

@@ -40,7 +40,7 @@ impl<'a> Locks<'a> {
     /// deadlock. The lock guards no Rust value, so a poisoned lock is taken anyway.
     ///
     /// # Errors
-    /// Bytes that cannot be brought back, for the operation `op`.
+    /// Bytes that cannot be brought back; the error names the operation `op`.
     pub(crate) fn take(
         &mut self,
         reads: impl Iterator<Item = &'a Storage>,

@@ -221,7 +221,7 @@ impl Storage {
         self.0.version.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The operation that changed the bytes last, for an error.
+    /// The operation that last changed the bytes, for an error message.
     pub(crate) fn changed_by(&self) -> &'static str {
         self.account().changed_by
     }

@@ -94,8 +94,8 @@ impl Storage {
         Ok(())
     }
 
-    /// Frees the bytes on their device; `recipe` computes them again. For offloaded or evicted bytes, it replaces the
-    /// previous copy or recipe.
+    /// Frees the bytes on their device; `recipe` computes them again. If the bytes are already offloaded or evicted, the
+    /// recipe replaces the copy or the previous recipe.
     ///
     /// # Errors
     /// A guard keeps the bytes on the device.

@@ -28,7 +28,7 @@ type Formula = dyn Fn(&[Vec<f64>]) -> Vec<Vec<f64>> + Send + Sync;
 pub enum Domain {
     /// -1.5 to 1.5.
     Any,
-    /// 0.5 to 2: for logarithms, roots and divisors.
+    /// 0.5 to 2, for logarithms, roots and divisors.
     Positive,
     /// -0.9 to 0.9.
     Inside,

@@ -39,7 +39,7 @@ pub struct LateConfig {
     pub longest_delay: Duration,
     /// Bytes of memory; by default as many as the host's.
     pub capacity_bytes: Option<u64>,
-    /// Stops streams, for a test that needs work to be late for certain.
+    /// Pauses streams, for tests in which work must definitely be late.
     pub pauses: Pauses,
     /// Whether operations record the streams that use a tensor's memory. Without that, memory that is freed early is
     /// reused for other tensors while it is still being read.

@@ -86,7 +86,8 @@ pub(super) struct Streams {
     seed: u64,
     longest_delay: Duration,
     pauses: Pauses,
-    /// Held while a kernel runs: the kernels of two streams could otherwise touch the same bytes at once.
+    /// Held while a kernel runs, since the kernels of two streams could otherwise access the same bytes at
+    /// the same time.
     running: Arc<Mutex<()>>,
     /// The first unreported error.
     error: Arc<Mutex<Option<Error>>>,

@@ -71,7 +71,7 @@ impl Capacity {
         if self.source == CapacitySource::DeviceTotal || !(fraction > 0.0 && fraction < 1.0) {
             return self.bytes;
         }
-        // As far as an f64 is exact.
+        // Exact up to the precision of an f64.
         (self.bytes as f64 / fraction).ceil() as u64
     }
 }

@@ -35,7 +35,7 @@ impl Blocks {
     /// The blocks at all positions.
     ///
     /// # Errors
-    /// If there are not more than `context` tokens, or `context` is 0.
+    /// If there are `context` tokens or fewer, or `context` is 0.
     pub fn new(tokens: Tokens, context: usize) -> Result<Self, DataError> {
         if context == 0 {
             return Err(TextError::Context.into());

@@ -68,7 +68,7 @@ impl CifarDir {
     /// The same split without values. Reads no further data.
     ///
     /// # Errors
-    /// None at present; the type is that of [`load`](Self::load).
+    /// None at present; it returns a `Result` like [`load`](Self::load).
     pub fn shapes(&self) -> Result<Split, DataError> {
         let count = |files: &[(PathBuf, usize)]| files.iter().map(|(_, count)| count).sum();
         self.split(|files| Ok(Arc::new(Shapes { len: count(files), fields: rgb::fields(SIDE, SIDE) })))

@@ -9,7 +9,7 @@ use super::{DataError, HostArray, HostBatch, HostElement, HostField, HostValues}
 /// Makes a batch of samples, each of which is a batch of one.
 pub(super) type Collate = dyn Fn(Vec<HostBatch>) -> Result<HostBatch, DataError> + Send + Sync;
 
-/// Fills shorter samples up to the longest of the batch, in each dimension, at its end. As PyTorch:
+/// Pads shorter samples to the longest of the batch, at the end of each dimension. As PyTorch:
 /// `torch.nn.utils.rnn.pad_sequence(batch_first=True)`.
 ///
 /// ```
@@ -43,7 +43,7 @@ pub struct Pad {
 }
 
 impl Pad {
-    /// Fills up this field with `value`, rounded to its type; other fields are filled with 0.
+    /// Pads this field with `value`, rounded to its type; other fields are padded with 0.
     #[must_use]
     pub fn value(mut self, field: &'static str, value: f64) -> Self {
         self.values.push((field, value));

@@ -186,7 +186,7 @@ impl Subset {
     /// These samples of `whole`, renumbered from 0.
     ///
     /// # Errors
-    /// If one is not in the data set.
+    /// If an index is outside the data set.
     pub fn of(whole: Arc<dyn Dataset>, indices: Vec<usize>) -> Result<Self, DataError> {
         indices.iter().try_for_each(|&index| check_index(index, whole.len()))?;
         Ok(Self { whole, samples: Order::list(indices) })
@@ -207,7 +207,7 @@ impl Dataset for Subset {
         self.whole.write(self.samples.index(index), out)
     }
 
-    /// The bytes of the whole data set: a view keeps all of it in memory.
+    /// The bytes of the complete data set, because a view keeps all of it in memory.
     fn resident_bytes(&self) -> u64 {
         self.whole.resident_bytes()
     }
@@ -273,7 +273,7 @@ impl Split {
     /// ```
     ///
     /// # Errors
-    /// None at present; the type is that of [`Split::at`].
+    /// None at present; it returns a `Result` like [`Split::at`].
     pub fn nine_to_one(whole: Arc<dyn Dataset>) -> Result<Self, DataError> {
         let len = whole.len();
         Self::at(whole, len - len.div_ceil(10))

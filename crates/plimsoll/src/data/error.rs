@@ -34,7 +34,7 @@ pub enum DataError {
         source: io::Error,
     },
 
-    /// The first two bytes are not zero, as in every IDX file.
+    /// The file does not start with two zero bytes, as every IDX file does.
     #[error(
         "{} is not an IDX file: it starts with {found:02x?}, \
          not 00 00; is it another format?",
@@ -112,7 +112,7 @@ pub enum DataError {
     Truncated {
         /// The file.
         path: PathBuf,
-        /// Bytes of values by the header.
+        /// Bytes of values according to the header.
         expected_bytes: u64,
         /// Bytes of values found.
         found_bytes: u64,
@@ -127,7 +127,7 @@ pub enum DataError {
     TooLong {
         /// The file.
         path: PathBuf,
-        /// Bytes of values by the header.
+        /// Bytes of values according to the header.
         expected_bytes: u64,
         /// Bytes read before stopping; the file may have more.
         found_bytes: u64,

@@ -138,7 +138,7 @@ impl ImageFolder {
         &self.files
     }
 
-    /// The number of files that are neither JPEG nor PNG by their names.
+    /// The number of files whose names are not those of JPEG or PNG files.
     #[must_use]
     pub const fn other_files(&self) -> usize {
         self.others

@@ -1,8 +1,8 @@
 //! One array in ordinary host memory, or only its shape.
 //!
 //! A real device needs values to copy; a simulated one needs the shape and the byte count. [`HostArray`] is
-//! both: `values` may be [`HostValues::Absent`], and [`HostArray::bytes`] answers the same either way.
-//! Arrays are dense and row-major. No arithmetic lives here.
+//! both: `values` may be [`HostValues::Absent`], and [`HostArray::bytes`] returns the same either way. Arrays are dense and
+//! row-major. No arithmetic lives here.
 
 use std::collections::TryReserveError;
 
@@ -76,7 +76,7 @@ impl HostArray {
     /// An array of these values.
     ///
     /// # Panics
-    /// If `shape` does not hold as many elements as `values`.
+    /// If the number of `values` is not the number of elements of `shape`.
     #[must_use]
     pub fn new<T: HostElement>(shape: Vec<usize>, values: Vec<T>) -> Self {
         let elements: usize = shape.iter().product();

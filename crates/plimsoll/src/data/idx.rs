@@ -4,7 +4,7 @@
 //! The header is untrusted. Its size is compared with the length of the file before anything is
 //! allocated, and no more than that size and one byte is ever decompressed. Only bytes (`u8`) are read.
 //!
-//! Which files make up MNIST is in `mnist.rs`.
+//! `mnist.rs` finds the files that make up MNIST.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -51,7 +51,7 @@ impl Idx {
 
 impl IdxHeader {
     /// Reads the header alone: a few bytes, however large the file. A body that a file of this length cannot
-    /// hold is an error; a truncated gzip body is not noticed.
+    /// hold is an error; a truncated gzip body is not detected.
     ///
     /// # Errors
     /// If the file cannot be read, is not an IDX file of bytes, or is too short for its header.

@@ -79,7 +79,7 @@ impl MnistDir {
     /// The same split without values. Reads no further data.
     ///
     /// # Errors
-    /// None at present; the type is that of [`load`](Self::load).
+    /// None at present; it returns a `Result` like [`load`](Self::load).
     pub fn shapes(&self) -> Result<Split, DataError> {
         self.split(Arc::new(self.train.shapes()), |test| Ok(Arc::new(test.shapes())))
     }

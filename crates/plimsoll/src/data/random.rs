@@ -77,7 +77,7 @@ impl Stream {
         low + (high - low) * unit
     }
 
-    /// A uniformly distributed float in `0..1`, of 53 bits.
+    /// A uniformly distributed float in `0..1`, with 53 random bits.
     pub(super) fn unit(&mut self) -> f64 {
         (self.0.next_u64() >> 11) as f64 / 9_007_199_254_740_992.0
     }

@@ -98,7 +98,7 @@ impl Text {
         &self.vocabulary
     }
 
-    /// The complete text as tokens.
+    /// The tokens of the complete text.
     #[must_use]
     pub fn tokens(&self) -> &Tokens {
         &self.tokens

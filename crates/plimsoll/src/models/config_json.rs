@@ -1,7 +1,7 @@
 //! Reading a `config.json` of `transformers`: each model's `from_json` uses [`Fields`].
 //!
-//! A state dict has only names and shapes, so a model with another activation or scale would silently compute other numbers. So a
-//! setting that the model does not support is an error here, which names it.
+//! A state dict has only names and shapes, so a model with another activation or scale would silently compute other numbers.
+//! Therefore a setting that the model does not support is an error here, which names it.
 
 use plimsoll_tensor::{Activation, Error, Result};
 use serde_json::{Map, Value};

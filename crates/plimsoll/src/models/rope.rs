@@ -24,7 +24,7 @@ use super::config_json::Fields;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum RopeScaling {
-    /// Every angle divided by `factor`.
+    /// Every angle is divided by `factor`.
     Linear {
         /// The factor by which sequences may be longer than in pretraining.
         factor: f64,

@@ -110,13 +110,13 @@ macro_rules! configured {
 }
 
 configured! {
-    /// `x`, times `negative_slope` where it is negative. As `torch.nn.LeakyReLU`.
+    /// `x`, multiplied by `negative_slope` where `x` is negative. As `torch.nn.LeakyReLU`.
     LeakyReLU(negative_slope: f64 = 0.01) => leaky_relu
 
-    /// `x`, and `alpha · (e^x - 1)` where it is negative. As `torch.nn.ELU`.
+    /// `x`, but `alpha · (e^x - 1)` where `x` is negative. As `torch.nn.ELU`.
     ELU(alpha: f64 = 1.0) => elu
 
-    /// `x`, and `alpha · (e^(x / alpha) - 1)` where it is negative. As `torch.nn.CELU`.
+    /// `x`, but `alpha · (e^(x / alpha) - 1)` where `x` is negative. As `torch.nn.CELU`.
     CELU(alpha: f64 = 1.0) => celu
 
     /// `x`, but 0 if `|x| <= lambda`. As `torch.nn.Hardshrink`.

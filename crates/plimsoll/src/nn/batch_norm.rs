@@ -10,7 +10,7 @@ use crate::members;
 /// The options of batch normalization. The defaults are PyTorch's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BatchNormConfig {
-    /// Added to the variance.
+    /// Epsilon added to the variance.
     pub eps: f64,
     /// The weight of a batch in the running statistics; with `None` they are the mean over all batches.
     pub momentum: Option<f64>,
@@ -114,8 +114,8 @@ impl<const D: usize> BatchNorm<D> {
         self.run(input, BatchNormArgs { relu: true, ..BatchNormArgs::default() })
     }
 
-    /// [`BatchNorm::forward_relu`] with an output that is not kept for the backward pass, which recomputes it from the input,
-    /// which is kept anyway. This keeps one tensor instead of two, and costs another pass over it.
+    /// [`BatchNorm::forward_relu`] with an output that is not kept: the backward pass recomputes it from the input, which is kept
+    /// anyway. This keeps one tensor instead of two, and costs another pass over it.
     ///
     /// # Errors
     /// As `forward`.

@@ -10,7 +10,7 @@ use crate::members;
 /// The options of instance normalization. The defaults are PyTorch's: neither weights nor running statistics.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct InstanceNormConfig {
-    /// Added to the variance.
+    /// Epsilon added to the variance.
     pub eps: f64,
     /// The weight of a batch in the running statistics.
     pub momentum: f64,

@@ -25,7 +25,7 @@ impl<M: Module> ModuleList<M> {
     /// `count` layers; each is built inside `scope`, under its number.
     ///
     /// # Errors
-    /// Errors from building a layer.
+    /// The errors of `build`.
     pub fn new(scope: &Scope, count: usize, build: impl Fn(&Scope) -> Result<M>) -> Result<ModuleList<M>> {
         (0..count).map(|i| build(&scope.at(&i.to_string()))).collect::<Result<Vec<M>>>().map(ModuleList)
     }

@@ -125,12 +125,12 @@ losses! {
     L1Loss {} => |of, x, y| x.l1_loss(y, of.reduction);
     /// As `torch.nn.SmoothL1Loss`.
     SmoothL1Loss {
-        /// Where the square ends and the line begins.
+        /// The difference at which the loss changes from quadratic to linear.
         beta: f64 = 1.0
     } => |of, x, y| x.smooth_l1_loss(y, of.beta, of.reduction);
     /// As `torch.nn.HuberLoss`.
     HuberLoss {
-        /// Where the square ends and the line begins.
+        /// The difference at which the loss changes from quadratic to linear.
         delta: f64 = 1.0
     } => |of, x, y| x.huber_loss(y, of.delta, of.reduction);
     /// The input is probabilities. As `torch.nn.BCELoss`.

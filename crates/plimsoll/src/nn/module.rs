@@ -118,7 +118,7 @@ pub trait Module: Any + Send + Sync {
     /// save nothing that only this gradient would need.
     ///
     /// # Errors
-    /// A parameter of a type through which no gradient flows.
+    /// A parameter of a type that cannot have a gradient.
     fn requires_grad_(&self, requires_grad: bool) -> Result<()> {
         for parameter in self.parameters() {
             parameter.requires_grad_(requires_grad)?;

@@ -24,7 +24,7 @@ pub struct Sequential {
 }
 
 impl Sequential {
-    /// A chain without layers, which returns its input.
+    /// A chain without layers, which returns its input unchanged.
     pub fn new(scope: &Scope) -> Sequential {
         Sequential { scope: scope.clone(), layers: Vec::new() }
     }
@@ -32,7 +32,7 @@ impl Sequential {
     /// Appends a layer, built under `name` inside this chain's scope.
     ///
     /// # Errors
-    /// Errors from building the layer.
+    /// The errors of `build`.
     pub fn add<M, F>(mut self, name: &str, build: F) -> Result<Sequential>
     where
         M: Module,
@@ -46,7 +46,7 @@ impl Sequential {
     /// Appends a layer, named by its number, as in `nn.Sequential(a, b)`.
     ///
     /// # Errors
-    /// Errors from building the layer.
+    /// The errors of `build`.
     pub fn push<M, F>(self, build: F) -> Result<Sequential>
     where
         M: Module,

@@ -1,12 +1,12 @@
 
 // Attention by tiles with tensor cores, for bf16 and f16: scores never leave the multiprocessor (FlashAttention-2).
 //
-// Defined before:
+// Macros defined before this text:
 //   HALF          whether elements are f16
 //   D             elements per row of a head
 //   CAUSAL        whether a query attends only to keys up to its own position
 //   PASS          0 forward, 1 the gradient of queries, 2 the gradients of keys and values
-//   MT, WARPS, N  a block owns M rows, MT tiles of 16 for each warp, and loops over the other side's rows, N at a time
+//   MT, WARPS, N  a block owns M rows, MT tiles of 16 for each warp, and loops over the other operand's rows, N at a time
 //   KEEP          whether a block's own rows stay in registers
 //
 // Fragments have the layout of mma.m16n8k16: lane 4g + t holds rows g and g + 8, columns 2t and 2t + 1 of an accumulator. Two
@@ -54,17 +54,17 @@ INLINE void four_transposed(u32* r, const u16* p) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
         : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared_address(p)));
 }
-// A left operand: rows from `row`, 16 terms from `term`.
+// Loads a left operand: rows from `row` on, 16 terms from `term` on.
 INLINE void left(u32* a, const u16* tile, int row, int term) {
     int lane = threadIdx.x & 31;
     four(a, tile + (row + (lane & 15)) * ROW + term + (lane >> 4) * 8);
 }
-// Two right operands, whose columns are rows of the tile: columns from `col`, 16 terms from `term`.
+// Loads two right operands whose columns are rows of the tile: columns from `col` on, 16 terms from `term` on.
 INLINE void right(u32* b, const u16* tile, int col, int term) {
     int lane = threadIdx.x & 31;
     four(b, tile + (col + (lane >> 4) * 8 + (lane & 7)) * ROW + term + (lane >> 3 & 1) * 8);
 }
-// Two right operands, whose terms are rows of the tile.
+// Loads two right operands whose terms are rows of the tile.
 INLINE void right_by_terms(u32* b, const u16* tile, int term, int col) {
     int lane = threadIdx.x & 31;
     four_transposed(b, tile + (term + (lane & 15)) * ROW + col + (lane >> 4) * 8);

@@ -45,7 +45,7 @@ pub(crate) fn is_aligned(layout: &Layout, begin: usize, strides: [usize; 3]) -> 
         && strides.iter().all(|stride| stride.is_multiple_of(ALIGNED))
 }
 
-/// The tiling of a block: it owns `tiles` of 16 rows for each warp, and loops over the other side's rows, `step` at a time.
+/// The tiling of a block: it owns `tiles` of 16 rows for each warp, and loops over the other operand's rows, `step` at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tiling {
     tiles: usize,
@@ -72,7 +72,7 @@ impl Tiling {
         self.tiles * 16 * self.warps
     }
 
-    /// Shared memory of a block, for its own rows and two steps of the other side's rows.
+    /// Shared memory of a block, for its own rows and two steps of the other operand's rows.
     fn shared_bytes(self, pass: Pass, dim: usize) -> usize {
         let row = (dim + 8) * 2;
         match pass {
@@ -88,7 +88,7 @@ fn padded(sizes: &Sizes) -> usize {
     sizes.queries.next_multiple_of(Tiling::of(Pass::Queries, sizes.dim).rows())
 }
 
-/// Bytes of scratch of the backward pass: two numbers for each query.
+/// Bytes of scratch memory of the backward pass: two numbers for each query.
 pub(crate) fn scratch(sizes: &Sizes) -> u64 {
     (sizes.batch * sizes.heads * padded(sizes) * 8) as u64
 }
@@ -101,7 +101,7 @@ fn sums(sizes: &Sizes, facts: DeviceFacts) -> Option<(usize, usize)> {
     flash_wgmma::takes(sizes, facts).then_some(((heads + 2 * kv_heads) * dim, parts))
 }
 
-/// Bytes of scratch for those parts.
+/// Bytes of scratch memory for those parts.
 pub(crate) fn sums_scratch(sizes: &Sizes, facts: DeviceFacts) -> Option<u64> {
     sums(sizes, facts).map(|(cols, parts)| (cols * parts * 4) as u64)
 }

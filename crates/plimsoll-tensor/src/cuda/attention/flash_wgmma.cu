@@ -1,14 +1,14 @@
 // Attention by tiles with wgmma, for bf16 and f16 on compute capability 9.0. It computes the same as flash.cu, with the same
 // arguments.
 //
-// Defined before:
+// Macros defined before this text:
 //   HALF, D, CAUSAL  as in flash.cu
-//   PASS             0 forward, 1 the gradient of queries, 2 those of keys and values
-//   GROUPS           warpgroups of a block, each of which owns 64 rows
-//   N                the others that it goes through at a time
-//   STAGES           such steps in shared memory
-//   BLOCKS           how many share a multiprocessor
-//   SUMS             whether the gradients of a packed tensor come with parts of the sum of its rows, a part for each 64 rows
+//   PASS             0 forward, 1 the gradient of queries, 2 the gradients of keys and values
+//   GROUPS           warpgroups per block; each owns 64 rows
+//   N                rows of the other operand that a block loops over at a time
+//   STAGES           steps of N rows in shared memory
+//   BLOCKS           blocks that share a multiprocessor
+//   SUMS             whether partial sums over the rows of a packed tensor's gradient are also computed, one for every 64 rows
 //                    of a batch
 //
 // The products of one block overlap with the exponentials of another, so a warpgroup simply waits for its own products.

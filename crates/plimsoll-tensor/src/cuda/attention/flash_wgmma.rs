@@ -27,7 +27,7 @@ pub(super) fn takes(sizes: &Sizes, facts: DeviceFacts) -> bool {
         && sizes.queries.max(sizes.keys) < MOST_ROWS
 }
 
-/// The tiling of a block: each of its warpgroups owns 64 rows, and it loops over the other side's rows, `step` at a time.
+/// The tiling of a block: each of its warpgroups owns 64 rows, and it loops over the other operand's rows, `step` at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tiling {
     groups: usize,
@@ -60,7 +60,7 @@ impl Tiling {
         self.groups * 128
     }
 
-    /// Shared memory of a block, for its own rows and the stages of the other side's rows.
+    /// Shared memory of a block, for its own rows and the stages of the other operand's rows.
     fn shared_bytes(self, pass: Pass, dim: usize) -> usize {
         let row = dim * 2;
         let own = self.rows() * row;

@@ -1,6 +1,6 @@
 //! Attention, and rotary embedding.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `scaled_dot_product` | attention by blocks of scores |
 //! | `flash` | attention by tiles with tensor cores |

@@ -1,7 +1,7 @@
 
 // Rotary embedding: rotates pairs of a row's elements by an angle.
 //
-// Defined before:
+// Macros defined before this text:
 //   A       the compute type
 //   T       the type of the elements
 //   C       the type of the tables

@@ -1,10 +1,10 @@
 
 // The work on rows of scores between the matrix products. A block handles one row, for one head and one query.
 //
-// Defined before:
+// Macros defined before this text:
 //   A         the type of scores
 //   T         the type of the operands
-//   MASK      0 none, 1 added, 2 kept where true
+//   MASK      0 none, 1 added to scores, 2 keeps scores where true
 //   M         the type of the mask
 //   BACKWARD  whether this is the gradient
 

@@ -17,7 +17,7 @@ const TEXT: &str = include_str!("scaled_dot_product.cu");
 /// Bytes of scores that exist at a time.
 const SCORES_BYTES: usize = 16 << 20;
 
-/// Sizes: `queries × dim` against `keys × dim` and `keys × value_dim`, for each head of each batch.
+/// The sizes of attention: `queries × dim` against `keys × dim` and `keys × value_dim`, for each head of each batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sizes {
     pub(crate) batch: usize,
@@ -70,7 +70,7 @@ pub(crate) fn scratch(shape: &Sizes, dtype: DType, matrices: usize) -> u64 {
     (matrices * (wide + narrow)) as u64
 }
 
-/// Some heads and queries of a batch.
+/// A part of the work: some heads and queries of a batch.
 #[derive(Clone, Copy)]
 struct Part {
     batch: usize,

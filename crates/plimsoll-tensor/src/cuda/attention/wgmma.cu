@@ -1,8 +1,8 @@
 // Warpgroup matrix products with wgmma, for compute capability 9.0.
 //
-// Defined before:
+// Macros defined before this text:
 //   HALF     whether elements are f16, else bf16
-//   D        the elements of a row
+//   D        elements per row
 //   THREADS  threads of a block
 //
 // A tile in shared memory is stored as halves of 64 columns, one after the other. A row of a half has 128 bytes, and its eight
@@ -84,7 +84,7 @@ INLINE u64 described(u32 address, u32 apart) {
 #define OF_64(c) OF_32(c), EIGHT(c, 32), EIGHT(c, 40), EIGHT(c, 48), EIGHT(c, 56)
 #define WGMMA(columns) "wgmma.mma_async.sync.aligned.m64n" columns "k16.f32." SHORT "." SHORT " "
 
-// c (+)= a · b of 64 rows and 16 terms. The rows of b are columns here.
+// c (+)= a · b, with 64 rows and 16 terms. The rows of b are columns here.
 INLINE void multiply(float (&c)[32], u64 a, u64 b, int add) {
     asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " WGMMA("64") NUMBERS_32 ", %32, %33, p, 1, 1, 0, 0; }"
         : OF_32(c) : "l"(a), "l"(b), "r"(add));

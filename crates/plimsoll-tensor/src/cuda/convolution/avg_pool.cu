@@ -1,7 +1,7 @@
 
 // Average pooling over the windows of `windows.cu`.
 //
-// Defined before:
+// Macros defined before this text:
 //   A         the accumulator type
 //   T         the type of the elements
 //   DIVISOR   0 the elements inside the image, 1 those inside the padded image, 2 a number

@@ -2,7 +2,7 @@
 // Convolution in up to three dimensions, with groups and dilation, of tensors in any layout. One thread (for the weight's
 // gradient, one block) computes each output element.
 //
-// Defined before:
+// Macros defined before this text:
 //   A     the accumulator type
 //   T     the type of the elements
 //   PASS  0 forward

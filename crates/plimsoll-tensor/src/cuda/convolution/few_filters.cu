@@ -3,10 +3,10 @@
 // [positions, taps]. A block handles PLACES positions and keeps its parts of both factors in shared memory. Every thread sums
 // EACH elements of the weight.
 //
-// Defined before:
+// Macros defined before this text:
 //   A             the accumulator type
 //   T             the type of the elements
-//   OUT           out channels
+//   OUT           output channels
 //   TAPS          channels of a filter times the size of its window
 //   PLACES, EACH  positions per block, elements per thread
 //   PASS          0 the partial sums of the blocks, 1 their total, in a fixed order

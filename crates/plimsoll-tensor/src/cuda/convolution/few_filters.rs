@@ -11,11 +11,11 @@ use crate::layout::Layout;
 
 const FEW_FILTERS: &str = include_str!("few_filters.cu");
 
-/// The most elements of a weight: four for each thread of a block.
+/// The maximum number of elements of a weight: four for each thread of a block.
 const MOST_ELEMENTS: usize = 1024;
-/// The most positions of results over all images, which limits the number of parts.
+/// The maximum number of positions of results over all images, which limits the number of parts.
 const MOST_PLACES: usize = 1 << 18;
-/// The most floats in shared memory.
+/// The maximum number of floats in shared memory.
 const SHARED: usize = 12_000;
 
 /// The division of the sums into parts.

@@ -1,11 +1,11 @@
 
 // Resampling of images of up to three dimensions, with `inner` adjacent channels.
 //
-// Defined before:
+// Macros defined before this text:
 //   A         the type of positions and sums
 //   T         the type of the elements
-//   BYTES     whether they are rounded after each dimension
-//   MODE      0 nearest, 1 nearest middle, 2 linear, 3 linear between the corners' middles
+//   BYTES     whether elements are bytes, which are rounded after each dimension
+//   MODE      0 nearest, 1 nearest center, 2 linear, 3 linear with aligned corner centers
 //   BACKWARD  whether this is the gradient
 
 struct Axis { i64 size, out; double ratio; };

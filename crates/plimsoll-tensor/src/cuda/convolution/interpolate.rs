@@ -15,7 +15,7 @@ pub(crate) struct Resampled {
     pub(crate) outer: usize,
     pub(crate) inner: usize,
     pub(crate) axes: [(usize, usize, f64); 3],
-    /// 0 nearest, 1 nearest middle, 2 linear, 3 linear between the corners' middles.
+    /// 0 nearest, 1 nearest center, 2 linear, 3 linear with aligned corner centers.
     pub(crate) mode: u32,
 }
 

@@ -1,7 +1,7 @@
 
 // Max pooling over the windows of `windows.cu`. A thread handles V channels at once.
 //
-// Defined before:
+// Macros defined before this text:
 //   A     the type for comparisons
 //   T     the type of the elements
 //   I     the type of positions in a window

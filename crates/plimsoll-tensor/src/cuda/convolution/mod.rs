@@ -1,6 +1,6 @@
 //! Operations on windows of images: convolution, pooling, resampling.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `images` | images of one to three dimensions, in the form that the others use |
 //! | `conv` | convolution with cuDNN, or with plain kernels |

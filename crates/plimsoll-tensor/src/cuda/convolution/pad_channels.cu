@@ -1,7 +1,7 @@
 
 // Copies images (or filters) to the channels-last layout and adds channels of zeros. A thread writes V channels of one pixel.
 //
-// Defined before:
+// Macros defined before this text:
 //   T  the type of the elements
 //   V  channels per thread
 

@@ -6,11 +6,11 @@
 // around it, and a term is an offset in it. The positions are divided among the warps, and the terms into SPLIT parts, whose sums
 // are added in a fixed order at the end.
 //
-// Defined before:
+// Macros defined before this text:
 //   IN, OUT                   channels of images and results
 //   IN_H, IN_W, OUT_H, OUT_W  height and width of images and results
 //   KERNEL_…, STRIDE_…, PADDING_…, DILATION_…
-//                             of the windows, with H and W
+//                             for the windows, along H and W
 //   FLIP                      whether filters are flipped
 //   THREADS, ROWS, COLUMNS, CHANNELS, SPLIT
 //                             how a block works, see above

@@ -18,11 +18,12 @@ const TEXT: &str = concat!(include_str!("tf32.cu"), include_str!("small_conv.cu"
 
 /// The number of positions in a block's results, 32 for each warp.
 const PLACES: usize = 128;
-/// The most multiplications of a pass, and the fewest elements of a window. cuDNN's kernels are efficient for larger
+/// The maximum number of multiplications of a pass, and the fewest elements of a window. cuDNN's kernels are efficient for larger
 /// convolutions, and a convolution with a window of one element is a matrix product.
 const MOST_PRODUCTS: usize = 1 << 30;
 const FEWEST_TAPS: usize = 2;
-/// The most bytes of filters that all blocks read: with many channels and small images, the filters would be read too often.
+/// The maximum number of bytes of filters that all blocks read: with many channels and small images, the filters would be read
+/// too often.
 const MOST_FILTER_BYTES: usize = 128 << 20;
 /// Shared memory that a block can have on every GPU from compute capability 8.0 on.
 pub(super) const MOST_SHARED_BYTES: usize = 96 << 10;

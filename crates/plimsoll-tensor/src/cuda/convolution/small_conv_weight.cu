@@ -5,7 +5,7 @@
 // small_conv.cu, images are not unfolded. The terms are divided among the warps, and the positions into SPLIT parts, whose sums
 // are added in a fixed order.
 //
-// Defined before:
+// Macros defined before this text:
 //   …                         as in small_conv.cu
 //   BATCH, FILTERS, UNITS     images, and how a block works, see above
 //   WIDE                      tiles of terms per warp

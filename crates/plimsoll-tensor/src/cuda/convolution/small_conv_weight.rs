@@ -15,9 +15,9 @@ const TEXT: &str = concat!(include_str!("tf32.cu"), include_str!("small_conv_wei
 
 /// The approximate number of warps that keeps a large GPU busy.
 const WARPS: usize = 2112;
-/// The most bytes of partial sums.
+/// The maximum number of bytes of partial sums.
 const MOST_PARTS_BYTES: usize = 4 << 20;
-/// The most tiles of terms per warp.
+/// The maximum number of tiles of terms per warp.
 const MOST_TILES: usize = 8;
 
 /// The division of the sums into parts.

@@ -24,5 +24,5 @@ template <int SIDE> INLINE void copy_later(float* to, const float* from, bool th
 }
 // Ends a group of copies.
 INLINE void end_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits for all groups of copies but the last LEFT.
+// Waits for all groups of copies except the last LEFT groups.
 template <int LEFT> INLINE void wait_for_copies() { asm volatile("cp.async.wait_group %0;" :: "n"(LEFT) : "memory"); }

@@ -9,11 +9,11 @@ use crate::error::Result;
 
 const TEXT: &str = include_str!("activation_backward.cu");
 
-/// The most threads per block; four such blocks share a multiprocessor.
+/// The maximum number of threads per block; four such blocks share a multiprocessor.
 const THREADS: usize = 384;
 /// The number of threads that keeps a large GPU busy.
 const ALL_THREADS: usize = 132 * 4 * THREADS;
-/// The fewest rows per block, to limit the number of partial sums.
+/// The minimum number of rows per block, to limit the number of partial sums.
 const LEAST_ROWS: usize = 8;
 
 /// The threads per block and blocks per row, with `vector` elements per thread.

@@ -1,13 +1,13 @@
 
-// The gradient of an activation function, which overwrites the output's gradient, and the function's values, which overwrite its
-// input; and the sum over the gradient's rows.
+// The backward pass of an activation function. Its gradient overwrites the output's gradient, and the recomputed values
+// overwrite the input. Also computes the sum over the gradient's rows.
 //
-// Defined before:
+// Macros defined before this text:
 //   A         the compute type
 //   T         the type of the elements
 //   PASS      0 gradients, values and partial sums, 1 the total of the partial sums
 //   VALUE     the function of b
-//   GRADIENT  its gradient, of a, the output's gradient, and b
+//   GRADIENT  the input's gradient, from a (the output's gradient) and b
 //   SUMS      whether partial sums are computed
 //   VEC       elements of a row per thread
 //   THREADS   threads of a block

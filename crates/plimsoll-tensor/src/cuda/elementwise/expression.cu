@@ -1,14 +1,14 @@
 
 // Evaluates an expression for each element.
 //
-// Defined before:
+// Macros defined before this text:
 //   C             the compute type
-//   EXPRESSION    of a, b, c, d, of y (the old output), of i (the element's number) and of the numbers p0 to p7
+//   EXPRESSION    an expression of a, b, c, d, y (the old output), i (the element's index) and the numbers p0 to p7
 //   TO, T0 to T3  the types of the output and of the inputs
 //   NINS          the number of inputs
 //   READS         whether y is read
 //   RANK          dimensions, or 0 if all tensors have the same contiguous layout
-//   S0 to S3      the strides of the inputs along the last dimension, 0 or 1, or 1 where VEC is
+//   S0 to S3      whether each input is read VEC elements at once (1) or broadcast (0)
 //   VEC           elements that a thread reads at once
 //   AHEAD         how many such reads it issues before it computes
 //   QUICK         whether functions need only 16-bit precision

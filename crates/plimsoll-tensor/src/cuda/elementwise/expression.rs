@@ -16,7 +16,8 @@ const TEXT: &str = include_str!("expression.cu");
 /// An expression to evaluate.
 #[derive(Clone, Debug)]
 pub(crate) struct Expression<'e> {
-    /// CUDA C++ of the inputs' elements `a` to `d`, the output's old element `y`, its number `i`, and constants `C(…)`.
+    /// A CUDA C++ expression of the input elements `a` to `d`, the old output element `y`, its index `i`, and constants
+    /// `C(…)`.
     pub(crate) text: Cow<'e, str>,
     /// The compute type: an accumulator type, or a word type for elements that are only moved.
     pub(crate) compute: &'static str,
@@ -31,7 +32,7 @@ impl<'e> Expression<'e> {
     }
 }
 
-/// The most numeric constants that an expression can have as arguments.
+/// The maximum number of numeric constants that an expression can have as arguments.
 pub(in crate::cuda) const NUMBERS: usize = 8;
 
 /// Replaces the constants of an expression by arguments: `C(2.5)` becomes `p0`, so that one kernel works for all values.

@@ -1,6 +1,6 @@
 //! Elementwise expressions, fills, copies, and the gradient of an activation.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `expression` | elementwise expressions of any types; fills and copies |
 //! | `activation` | the gradient of an activation, with its recomputed values |

@@ -3,7 +3,7 @@
 // thread of the first slice with an index adds all slices with that index; with a `list` it searches only the slices of their
 // group.
 //
-// Defined before:
+// Macros defined before this text:
 //   A        the accumulator type
 //   T        the type of the elements
 //   I        the type of the index

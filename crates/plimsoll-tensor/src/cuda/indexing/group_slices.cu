@@ -2,7 +2,7 @@
 // Sorts the positions of an index by group of values, keeping the order within each group. `starts` has the beginning of each
 // group in `list`. A group consists of the values with the same last eight bits; a block works on one group.
 //
-// Defined before:
+// Macros defined before this text:
 //   I  the type of the index
 
 extern "C" __global__ void __launch_bounds__(1024) kernel(i32* starts, i32* list, const I* index, i64 count) {

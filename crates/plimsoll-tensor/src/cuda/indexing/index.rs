@@ -1,4 +1,4 @@
-//! Slices by index, and sums of slices by index.
+//! Reads slices by index, and sums slices by index.
 
 use plimsoll_cuda::{Args, Step};
 use smallvec::SmallVec;

@@ -1,7 +1,7 @@
 
 // Sorting by merging runs: one pass of a stable sort of rows.
 //
-// Defined before:
+// Macros defined before this text:
 //   K           the type for comparisons
 //   T           the type of the elements
 //   DESCENDING  whether the largest come first

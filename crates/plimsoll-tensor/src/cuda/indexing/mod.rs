@@ -1,6 +1,6 @@
-//! Elements by index, by condition and by order.
+//! Access to elements by index, by condition and by order.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `index` | rows by index, and sums of rows by index |
 //! | `scatter` | elements written or added at an index |

@@ -1,7 +1,7 @@
 
 // Slices by index. An index out of range is reported, and 0 is used instead.
 //
-// Defined before:
+// Macros defined before this text:
 //   W     a word of the element size
 //   I     the type of the index
 //   RANK  dimensions of the output

@@ -2,17 +2,17 @@
 // Writes or adds elements at an index, in the order of the index. One thread handles each line along the dimension, so results do
 // not depend on the order of threads.
 //
-// Defined before:
+// Macros defined before this text:
 //   A       the accumulator type
 //   T, S    the types of the output and the source
 //   I       the type of the index
 //   RANK    dimensions of the lines
-//   CHANGE  0 replaced
-//           1 added to
+//   CHANGE  0 replace
+//           1 add
 //           2 set to a value
-//           3 the larger
-//           4 the smaller of both
-//           5 multiplied
+//           3 take the larger
+//           4 take the smaller
+//           5 multiply
 
 struct Space { i64 size[RANK], out[RANK], index[RANK], src[RANK]; };
 

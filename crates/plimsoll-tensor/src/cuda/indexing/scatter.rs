@@ -39,7 +39,7 @@ pub(crate) struct At<'a> {
     pub(crate) strides: &'a [usize],
 }
 
-/// The tensor to which is added.
+/// The tensor to which values are added.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Base<'a> {
     /// Zeros.

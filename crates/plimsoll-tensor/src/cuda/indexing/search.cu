@@ -1,7 +1,7 @@
 
 // Finds the positions of values in sorted rows, with one thread for each value.
 //
-// Defined before:
+// Macros defined before this text:
 //   A      the type for comparisons
 //   T      the type of the elements
 //   RIGHT  whether the position is after equal elements

@@ -1,7 +1,7 @@
 
 // Finds the first elements of a row in order, one after the other, with one block for each row.
 //
-// Defined before:
+// Macros defined before this text:
 //   K           the type for comparisons
 //   T           the type of the elements
 //   DESCENDING  whether the largest come first

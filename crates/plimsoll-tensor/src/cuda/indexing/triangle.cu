@@ -2,7 +2,7 @@
 // The upper or lower triangle of matrices; without an input, a causal mask, which hides later keys
 // from a query.
 //
-// Defined before:
+// Macros defined before this text:
 //   W      a word of the element size
 //   RANK   dimensions
 //   UPPER  whether the upper triangle is kept

@@ -3,7 +3,7 @@
 // log-probabilities. A position's loss is the sum over its classes of b (log-sum - x), with coefficients b that depend on target,
 // weights and smoothing.
 //
-// Defined before:
+// Macros defined before this text:
 //   A              the compute type
 //   T              the type of logits
 //   G              the type of the loss and of its gradient

@@ -19,7 +19,7 @@ pub(crate) enum Reduced {
     Sum,
 }
 
-/// Sizes and options of a loss of `[outer, classes, inner]`.
+/// The sizes and options of a loss of `[outer, classes, inner]`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Classes {
     pub(crate) positions: usize,
@@ -67,7 +67,7 @@ impl Classes {
             .with("PASS", pass)
     }
 
-    /// Blocks and threads for all positions.
+    /// The grid and the block size for all positions.
     fn grid(&self) -> ([usize; 3], u32) {
         match self.wide() {
             true => ([self.positions, 1, 1], threads_for(self.classes)),

@@ -1,7 +1,7 @@
 
 // Matrix products for the last few classes of a projection.
 //
-// Defined before:
+// Macros defined before this text:
 //   A     the compute type
 //   T     the type of the elements
 //   PASS  0 logits

@@ -46,7 +46,7 @@ impl FewClasses {
     }
 
     /// From the gradients of their logits, writes the gradient of `x` to `to_x` and partial gradients of their weight to
-    /// `sums`, unless the address is 0.
+    /// `sums`, unless that address is 0.
     pub(super) fn gradients(
         &self,
         call: &mut CudaCall<'_>,

@@ -1,6 +1,6 @@
 //! Losses and their gradients.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `cross_entropy` | cross entropy of logits, and negative log likelihood, of tensors of any rank |
 //! | `projection` | a projection to classes whose logits are never all in memory at once, and its loss |

@@ -2,11 +2,11 @@
 // The negative log likelihood, computed by one block, and its gradient, with one thread for each
 // element.
 //
-// Defined before:
+// Macros defined before this text:
 //   A         the compute type
 //   T         the type of the elements
 //   TARGET    the type of the classes
-//   MEAN      whether the sum is divided by the rows that count
+//   MEAN      whether the sum is divided by the number of rows that are not ignored
 //   BACKWARD  whether this is the gradient
 
 const i64 IGNORED = -100;

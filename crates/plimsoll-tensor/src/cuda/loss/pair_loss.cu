@@ -1,7 +1,7 @@
 
 // The sum of a loss over pairs of an input and a target.
 //
-// Defined before:
+// Macros defined before this text:
 //   C           the compute type
 //   T           the type of the elements
 //   PASS        0 partial sums, 1 their total

@@ -1,7 +1,7 @@
 
 // Cross entropy of a projection against classes.
 //
-// Defined before:
+// Macros defined before this text:
 //   A        the compute type
 //   T        the type of logits
 //   PASS     0 the divisor of a mean

@@ -38,10 +38,10 @@ pub(crate) struct Projected {
 const TILE: usize = 128;
 
 impl Projected {
-    /// The most bytes for the logits of some rows: for 16-bit floats, 5.5 times the size of the input. (The hidden layer of a
-    /// transformer's MLP has four times that size, in addition to other saved tensors.) The weight's gradient is read and written
-    /// once for each part, which would cost noticeable time with 16-bit floats, whose products are fast. A product with few
-    /// columns also needs many rows to keep a GPU busy.
+    /// The maximum number of bytes for the logits of some rows: for 16-bit floats, 5.5 times the size of the input. (The hidden
+    /// layer of a transformer's MLP has four times that size, in addition to other saved tensors.) The weight's gradient is read
+    /// and written once for each part, which would cost noticeable time with 16-bit floats, whose products are fast. A product
+    /// with few columns also needs many rows to keep a GPU busy.
     fn logits_bytes(&self, dtype: DType) -> usize {
         let (least, half_inputs) = if dtype.size() == 2 { (128 << 20, 11) } else { (64 << 20, 4) };
         least.max(half_inputs * self.rows * self.dim * dtype.size() / 2)
@@ -180,7 +180,7 @@ impl Projected {
             let many = self.parts(dtype).filter(|&(class, _)| few.is_none_or(|(first, _)| first != class));
             for (nth, (class, some)) in many.enumerate() {
                 if let Some(to_x) = &to_x {
-                    // Done after the few classes, so that the sum of the many is rounded last.
+                    // Added after the last few classes, so that the product over most classes is rounded last.
                     let keep = if nth == 0 && few.is_none() { 0.0 } else { 1.0 };
                     let to = Operand::rows(at(to_x), dtype, dim);
                     product(call, [1, count, dim, some], l(class), w(class), to, None, keep)?;

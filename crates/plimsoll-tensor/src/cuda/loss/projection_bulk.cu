@@ -2,7 +2,7 @@
 // Pass 1 of projection.cu for GPUs with bulk asynchronous copies to shared memory (Hopper and newer). A block processes one row
 // after the other in shared memory, while the next row is loaded and the gradients of the previous one are stored.
 //
-// Defined before:
+// Macros defined before this text:
 //   A  the compute type
 //   T  the type of logits
 

@@ -1,7 +1,7 @@
 
 // Distances between all pairs from two sets of vectors, and their gradients.
 //
-// Defined before:
+// Macros defined before this text:
 //   T         the type of the elements
 //   A         the type in which elements are subtracted for a gradient
 //   BACKWARD  whether this is the gradient

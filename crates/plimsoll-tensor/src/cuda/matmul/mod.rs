@@ -1,6 +1,6 @@
 //! Matrix products, and distances between all pairs of vectors.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `product` | matrix products, with cuBLASLt if it supports the strides |
 //! | `distance` | distances between all pairs from two sets of vectors |

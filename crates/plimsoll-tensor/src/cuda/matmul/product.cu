@@ -1,7 +1,7 @@
 
 // A matrix product with any strides and types, in tiles of 16 by 16. Used if cuBLASLt does not support the strides or the type.
 //
-// Defined before:
+// Macros defined before this text:
 //   A      the accumulator type
 //   T, TO  the types of the operands and of the result
 

@@ -1,7 +1,7 @@
 
 // Batch normalization.
 //
-// Defined before:
+// Macros defined before this text:
 //   A        the compute type
 //   T        the type of images
 //   W, B, S  the types of weight, bias and given statistics

@@ -2,7 +2,7 @@
 // Moves running statistics towards a batch's statistics. One block; a negative `share` means one over the number
 // of batches.
 //
-// Defined before:
+// Macros defined before this text:
 //   A  the compute type
 //   R  the type of the running statistics
 //   V  the type of the batch statistics

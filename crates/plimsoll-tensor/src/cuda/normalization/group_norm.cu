@@ -1,12 +1,12 @@
 
 // Group normalization of [batch, channels, inner].
 //
-// Defined before:
+// Macros defined before this text:
 //   A     the compute type
 //   T     the type of the elements
 //   LAST  whether the layout is channels-last
 //   PASS  0 forward, one block per group
-//         1 the gradient of the input, likewise
+//         1 the gradient of the input, one block per group
 //         2 the sums of a channel of an image, one block each
 //         3 their sums over images
 

@@ -1,6 +1,6 @@
 //! Normalization of rows, of batches and of groups, and softmax.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `row_norm` | normalization of rows, also of a sum with a residual |
 //! | `batch_norm` | batch normalization, forward and backward |

@@ -2,7 +2,7 @@
 // Normalizes rows by mean and standard deviation or by root mean square, optionally after adding a residual, whose sum is also
 // written.
 //
-// Defined before:
+// Macros defined before this text:
 //   A          the compute type
 //   T          the type of the elements
 //   MEAN       whether rows are normalized by mean and deviation
@@ -13,7 +13,7 @@
 //              3 the totals of these sums
 //   SUMS       of how many sums pass 1 computes parts: 0, these 2, or 3 with the sum of the rows that it writes
 //   VEC, EACH  a thread keeps EACH times VEC elements of a row in registers, or reads them again if EACH is 0
-//   BLOCKS     the fewest blocks per multiprocessor
+//   BLOCKS     the minimum number of blocks per multiprocessor
 //   WARPS      rows that a block handles at a time, one per warp, or 0 for one row per block
 //   THREADS    threads of a block
 

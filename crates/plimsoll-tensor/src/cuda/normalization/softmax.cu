@@ -1,7 +1,7 @@
 
 // Softmax of rows. One block handles each row.
 //
-// Defined before:
+// Macros defined before this text:
 //   A         the compute type
 //   T         the type of the elements
 //   LOG       whether to compute its logarithm
@@ -25,7 +25,7 @@ extern "C" __global__ void kernel(T* out, const T* x, i64 cols) {
     }
 }
 #else
-// From the gradient and the output.
+// Computes the derivative from the gradient and the output.
 extern "C" __global__ void kernel(T* out, const T* grad, const T* y, i64 cols) {
     i64 begin = (i64)blockIdx.x * cols;
     A sum = 0;

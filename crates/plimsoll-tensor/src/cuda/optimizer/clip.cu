@@ -1,7 +1,7 @@
 
-// The norm of many gradients, and changes of all of them.
+// The norm of many gradients, and operations that change all of them.
 //
-// Defined before:
+// Macros defined before this text:
 //   A      the compute type
 //   T      the type of the elements
 //   ORDER  0 sum of absolute values, 1 of squares, 2 of powers, 3 the largest

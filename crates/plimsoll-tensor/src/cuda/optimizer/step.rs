@@ -10,7 +10,7 @@ use crate::error::Result;
 const TEXT: &str = include_str!("step.cu");
 /// Elements per block; the same value as in the kernel text.
 const CHUNK: usize = 4096;
-/// The most parameters per launch: a kernel's arguments can have at most 32,764 bytes.
+/// The maximum number of parameters per launch: a kernel's arguments can have at most 32,764 bytes.
 const MOST: usize = 512;
 
 /// A parameter, its gradient and its state.
@@ -41,7 +41,7 @@ pub(crate) enum StepForm {
     /// The same with momentum. Additional numbers: momentum, 1 - dampening, whether this is the first step, whether to use
     /// Nesterov momentum.
     Momentum,
-    /// Adam and AdamW. Numbers: step size, decay in the gradient, shrinkage, 1 - beta1, beta2, 1 - beta2, the square root of
+    /// Adam and AdamW. Numbers: step size, L2 penalty, decoupled decay factor, 1 - beta1, beta2, 1 - beta2, the square root of
     /// the second bias correction, eps.
     Adam,
 }

@@ -1,10 +1,10 @@
 
 // Steps that use the complete matrix: Adafactor (passes 0 to 6) and Muon (7 to 12).
 //
-// Defined before:
+// Macros defined before this text:
 //   P, G, S  the types of parameter, gradient and state
-//   PASS     0 rows' and
-//            1 columns' running means of squares
+//   PASS     0 running means of the squares of rows
+//            1 running means of the squares of columns
 //            2 running means of the squares of single elements
 //            3 the RMS of the parameter
 //            4 the mean over each matrix's rows
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(512) kernel(P* p, const G* g, S* fi
     float move = (float)(v[5] * alpha / (clip > 1.0 ? clip : 1.0));
     store(p + i, (float)v[1] * load<float>(p + i) - move * scale(first, second, means, s, i, (float)v[0]) * load<float>(g + i));
 #elif PASS == 7
-    // v: momentum, 1 - momentum, whether Nesterov's, whether tall.
+    // v: momentum, 1 - momentum, whether Nesterov, whether tall.
     if (i >= n) return;
     float grad = load<float>(g + i), buffer = lerped(load<float>(first + i), grad, (float)v[1]);
     store(first + i, buffer);

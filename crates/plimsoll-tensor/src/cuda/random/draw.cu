@@ -1,7 +1,7 @@
 
 // Random values from ChaCha8: a thread computes the 16 words of a block.
 //
-// Defined before:
+// Macros defined before this text:
 //   T                    the type of the values
 //   NORMAL, EXPONENTIAL  the distribution, if it is not uniform
 //   WIDE                 whether T has 64 bits

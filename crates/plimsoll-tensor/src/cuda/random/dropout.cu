@@ -2,7 +2,7 @@
 // Dropout: multiplies an element by a factor or sets it to 0, and optionally adds a residual. The choice of elements depends only
 // on their indices and the stream.
 //
-// Defined before:
+// Macros defined before this text:
 //   A  the compute type
 //   T  the type of the elements
 

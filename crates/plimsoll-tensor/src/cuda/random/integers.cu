@@ -1,7 +1,7 @@
 
 // Random integers, two words each.
 //
-// Defined before:
+// Macros defined before this text:
 //   T        the type of the numbers
 //   SHUFFLE  whether to shuffle the integers below the length
 

@@ -1,6 +1,6 @@
 //! Random numbers.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `draw` | random values, dropout, weighted sampling |
 

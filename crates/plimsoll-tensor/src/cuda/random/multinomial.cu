@@ -1,7 +1,7 @@
 
 // Draws indices with the given weights. One block handles each row, with separate random words.
 //
-// Defined before:
+// Macros defined before this text:
 //   T        the type of the weights
 //   REPLACE  whether an index may be drawn twice
 

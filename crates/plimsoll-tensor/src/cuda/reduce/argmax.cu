@@ -2,7 +2,7 @@
 // The index of the largest element along one dimension; for equal elements, the first. NaN counts
 // as the largest.
 //
-// Defined before:
+// Macros defined before this text:
 //   A  the type for comparisons
 //   T  the type of the elements
 

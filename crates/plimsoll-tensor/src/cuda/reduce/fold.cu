@@ -1,7 +1,7 @@
 
 // Reductions of one tensor with one or two results.
 //
-// Defined before:
+// Macros defined before this text:
 //   A                   the compute type
 //   T                   the type of the elements
 //   TO, MORE            the types of the first and the second result

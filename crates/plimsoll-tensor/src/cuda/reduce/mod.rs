@@ -1,6 +1,6 @@
 //! Reductions over any dimensions, and cumulative ones.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `sum` | sums, and argmax |
 //! | `fold` | reductions that keep more than a sum: variances, norms, extremes, products |

@@ -2,7 +2,7 @@
 // Cumulative sums and products along a dimension of [outer, length, inner], with one thread for
 // each line.
 //
-// Defined before:
+// Macros defined before this text:
 //   A      the compute type (64 bits)
 //   T, TO  the types of elements and results
 //   WORD   the type for additions and products: u64 for integers, which wrap

@@ -1,7 +1,7 @@
 
 // Sums. A sum may be split into parts, which a second launch adds, always in the same order.
 //
-// Defined before:
+// Macros defined before this text:
 //   A              the accumulator type
 //   T, TO          the types of the elements and the results
 //   KEPT, REDUCED  the numbers of kept and reduced dimensions

@@ -1,6 +1,6 @@
 //! Operators that move elements.
 //!
-//! | file | what it has |
+//! | file | contents |
 //! |---|---|
 //! | `remap` | padding, flips, overlapping windows |
 

@@ -3,7 +3,7 @@
 // output, the input's stride, the number of elements before the first one, and the kind: 0 a constant outside, 1 reversed, 2
 // circular, 3 reflected, 4 the nearest element.
 //
-// Defined before:
+// Macros defined before this text:
 //   W     a word of the element size
 //   RANK  dimensions
 

@@ -2,7 +2,7 @@
 // The gradient of padding: each element sums the gradients of its copies in the output, in order. `step` holds the gradient's strides; the
 // kinds are as in `remap.cu`.
 //
-// Defined before:
+// Macros defined before this text:
 //   A     the accumulator type
 //   T     the type of the elements
 //   RANK  dimensions

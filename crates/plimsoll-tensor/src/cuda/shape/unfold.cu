@@ -2,7 +2,7 @@
 // The gradient of overlapping windows: an element sums over the windows that contain it, in their
 // order.
 //
-// Defined before:
+// Macros defined before this text:
 //   A     the accumulator type
 //   T     the type of the elements
 //   RANK  dimensions

@@ -3,7 +3,7 @@
 //! A glyph is some strokes; a stroke is points that a smooth curve goes through, in the order of the pen.
 //! A point written twice is a corner. x grows to the right, y grows down; a glyph is about [`WIDTH`] wide and
 //! [`HEIGHT`] high. The hand (`hand.rs`) fits, slants and bends it, so only proportions count here.
-//! After a change, look at a sheet of drawings: numbers do not tell a 7 from a bent pipe.
+//! After a change, look at a sheet of drawings: the numbers do not show whether a 7 looks like a 7.
 
 use super::super::random::Stream;
 
@@ -26,7 +26,7 @@ pub(super) fn choose(digit: u8, random: &mut Stream) -> Glyph {
     ways[random.below(ways.len() + 1) % ways.len()]
 }
 
-// One stroke a line, half strokes where a line is too long; rustfmt would put each point on a line of its own.
+// Each line has one stroke, or half a stroke that is too long for a line; rustfmt would put each point on a separate line.
 #[rustfmt::skip]
 static GLYPHS: [&[Glyph]; 10] = [
     &[ // 0: round

@@ -91,12 +91,12 @@ impl Sampler for WeightedRandomSampler {
     }
 }
 
-/// The sample that a number in `0..1` falls on. A sample of weight 0 has the same sum as its predecessor, so it is never the
-/// first above the target.
+/// The sample selected by a number in `0..1`. A sample of weight 0 has the same sum as its predecessor, so it is never the first
+/// above the target.
 fn at(sums: &[f64], unit: f64) -> usize {
     let total = sums[sums.len() - 1];
     let found = sums.partition_point(|&sum| sum <= unit * total);
-    // The product may be rounded up to the total: then it is the last sample with a weight.
+    // The product may be rounded up to the total; the sample is then the last one with a weight.
     if found < sums.len() { found } else { sums.partition_point(|&sum| sum < total) }
 }
 
@@ -118,7 +118,7 @@ impl Tree {
         Self { sums }
     }
 
-    /// Removes and returns the sample that a number in `0..1` falls on. At least one weight must be left.
+    /// Removes and returns the sample selected by a number in `0..1`. At least one weight must be left.
     fn take(&mut self, unit: f64) -> usize {
         let leaves = self.sums.len() / 2;
         let mut rest = unit * self.sums[1];

@@ -4,7 +4,7 @@
 //! client that sends any line gets a line back: a [`Sample`] as JSON, with the schema
 //! `plimsoll.live/1`. So `echo | nc -U SOCKET` prints one sample, and `plimsoll top` draws them. The line `snapshot` writes a
 //! memory snapshot instead, and the answer names its file. Nothing is computed unless a client asks (`serve.rs`); `watcher.rs` is
-//! the client. PyTorch programs under `plimsoll run` answer the same lines.
+//! the client. PyTorch programs under `plimsoll run` respond to the same lines.
 
 mod folder;
 mod serve;
@@ -61,9 +61,8 @@ pub struct Sample {
     pub peak_allocated_bytes: u64,
     /// Peak reserved bytes.
     pub peak_reserved_bytes: u64,
-    /// Allocated bytes by category, by [`Category::name`](crate::Category::name); sums to
-    /// `allocated_bytes`. For a PyTorch program, the known categories are parameters, buffers, gradients and optimizer states;
-    /// `other` is the rest.
+    /// Allocated bytes by category, with [`Category::name`](crate::Category::name) as the key; sums to `allocated_bytes`. For a
+    /// PyTorch program, the known categories are parameters, buffers, gradients and optimizer states; `other` is the rest.
     pub by_category: BTreeMap<String, u64>,
     /// The largest cached block; None for a PyTorch program, whose allocator does not report it.
     pub largest_cached_bytes: Option<u64>,

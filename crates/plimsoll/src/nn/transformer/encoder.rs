@@ -46,7 +46,7 @@ pub struct TransformerEncoderLayer {
 }
 
 impl TransformerEncoderLayer {
-    /// A layer for tokens of `d_model` numbers; must be a multiple of `nhead`.
+    /// A layer for tokens of `d_model` numbers, where `d_model` is a multiple of `nhead`.
     ///
     /// # Errors
     /// Heads that do not divide the width; a probability outside 0 to 1; a path that is already in use
